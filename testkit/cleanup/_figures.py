@@ -1,0 +1,54 @@
+"""How many clean-ups ran and what they cost; added up over the workers of a distributed run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from testkit._text import counted
+from testkit.cleanup._steps import Outcome
+
+
+@dataclass
+class Figures:
+    """Clean-ups by what called for them (a scope, or ``cleanup_now``), seconds and failures by step."""
+
+    runs: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str, outcomes: Sequence[Outcome]) -> None:
+        """Count one clean-up."""
+        self.runs[reason] = self.runs.get(reason, 0) + 1
+        for outcome in outcomes:
+            name = outcome.step.name
+            self.seconds[name] = self.seconds.get(name, 0.0) + outcome.seconds
+            if outcome.error:
+                self.failed[name] = self.failed.get(name, 0) + 1
+
+    def plain(self) -> dict[str, dict[str, Any]]:
+        """These figures in types that travel between processes."""
+        return {"runs": dict(self.runs), "seconds": dict(self.seconds), "failed": dict(self.failed)}
+
+    def merge(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add what another process counted."""
+        for mine, theirs in ((self.runs, "runs"), (self.seconds, "seconds"), (self.failed, "failed")):
+            for name, number in plain[theirs].items():
+                mine[name] = mine.get(name, 0) + number
+
+    def lines(self) -> list[str]:
+        """What the run's reader should know; no line if nothing ran."""
+        total = sum(self.runs.values())
+        if not total:
+            return []
+        if len(self.runs) == 1:
+            reasons = next(iter(self.runs))
+        else:
+            reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.runs.items())
+        costs = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
+        spent = sum(self.seconds.values())
+        lines = [f"cleanup: {counted(total, 'clean-up')} ({reasons}) in {spent:.2f} s: {costs}"]
+        for name, number in self.failed.items():
+            lines.append(f"cleanup: step {name} failed in {number:,} of {counted(total, 'clean-up')}")
+        return lines

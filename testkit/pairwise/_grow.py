@@ -1,0 +1,290 @@
+"""In-parameter-order growth (IPO) of covering arrays of any strength, with constraints, crossed and kept cases.
+
+Lei and Tai, In-parameter-order: a test generation strategy for pairwise testing (HASE 1998), generalised to any
+strength as IPOG (Lei et al., ECBS 2007). The tuples of one row are held as integers used as bitsets: for strength
+t and a new axis, a row's *context* is the set of (t-1)-tuples of its earlier axes, numbered without gaps, so that
+the tuples that a value would newly cover are one AND and one bit count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from testkit.pairwise._model import OPEN, Model, Row
+
+
+@dataclass
+class Grown:
+    """Complete rows; the first ``len(pinned)`` of them must keep their cells on the axes that ``pinned`` names."""
+
+    rows: list[Row]
+    pinned: list[frozenset[int]] = field(default_factory=list)
+
+
+def grow(model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]], *, balanced: bool) -> Grown:
+    """An array for ``model``: axes added in ``order``, values of axis ``a`` tried in the order ``prefer[a]``.
+
+    ``order`` begins with the crossed axes. ``balanced`` breaks ties towards the value used least so far.
+    """
+    growth = _Growth(model, order, prefer)
+    pinned = growth.begin()
+    for position in range(growth.base, len(order)):
+        growth.extend(position, balanced)
+    growth.fill()
+    return Grown(growth.cells, pinned)
+
+
+class _Growth:
+    def __init__(self, model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]]) -> None:
+        self.model = model
+        self.space = model.space
+        self.order = order
+        self.prefer = prefer
+        self.depth = model.strength - 1
+        self.base = max(len(model.crossed), model.strength)
+        self.cells: list[Row] = []
+        self.states: list[list[Any]] = []
+        self.contexts: list[list[int]] = []
+        self.sizes = self._sizes()
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def _sizes(self) -> list[list[int]]:
+        """``sizes[d][p]``: how many d-tuples the first p axes have; also where those of axis p begin."""
+        levels = [self.space.levels[axis] for axis in self.order]
+        sizes = [[1] * (len(levels) + 1)]
+        for _ in range(self.depth):
+            row = [0]
+            for position, n in enumerate(levels):
+                row.append(row[-1] + n * sizes[-1][position])
+            sizes.append(row)
+        return sizes
+
+    # ---------------------------------------------------------------- rows to begin with
+
+    def begin(self) -> list[frozenset[int]]:
+        """Kept cases, then every allowed combination of the base axes that they do not hold."""
+        model = self.model
+        for kept in model.kept:
+            self._add({axis: kept[axis] for axis in self.order if axis in kept})
+        pinned = [frozenset(kept) for kept in model.kept]
+        base = self.order[: self.base]
+        crossed = frozenset(model.crossed if model.wide else ())
+        for values in self._combinations(0, list(self.space.start)):
+            wanted = dict(zip(base, values, strict=True))
+            row = self._home(wanted, range(len(model.kept))) if model.kept else None
+            if row is None:
+                row = self._add(wanted)
+                pinned.append(crossed)
+            else:
+                pinned[row] |= crossed
+        return pinned
+
+    def _combinations(self, position: int, states: list[Any]) -> Iterator[tuple[int, ...]]:
+        if not self.space.components:
+            yield from product(*[self.prefer[axis] for axis in self.order[: self.base]])
+            return
+        if position == self.base:
+            yield ()
+            return
+        axis = self.order[position]
+        allowed = set(self.space.values(states, axis))
+        number = self.space.component_of[axis]
+        for value in self.prefer[axis]:
+            if value in allowed:
+                inner = states
+                if number is not None:
+                    inner = states.copy()
+                    inner[number] = self.space.components[number].narrow(states[number], axis, value)
+                for rest in self._combinations(position + 1, inner):
+                    yield (value, *rest)
+
+    def _add(self, wanted: dict[int, int]) -> int:
+        row = len(self.cells)
+        self.cells.append([OPEN] * len(self.order))
+        self.states.append(list(self.space.start))
+        self.contexts.append([])
+        self._put(row, wanted, self._fits(row, wanted) or [])
+        return row
+
+    def _home(self, wanted: dict[int, int], rows: Sequence[int]) -> int | None:
+        """The first of ``rows`` that takes the partial case ``wanted``, which is put into it."""
+        for row in rows:
+            cells = self.cells[row]
+            for axis, value in wanted.items():
+                if cells[axis] != value and cells[axis] != OPEN:
+                    break
+            else:
+                states = self._fits(row, wanted)
+                if states is not None:
+                    self._put(row, wanted, states)
+                    return row
+        return None
+
+    def _fits(self, row: int, wanted: dict[int, int]) -> list[Any] | None:
+        """The row's states with ``wanted`` added; None if no allowed case holds both."""
+        states = self.states[row]
+        if not self.space.components:
+            return states
+        states = states.copy()
+        for axis, value in wanted.items():
+            number = self.space.component_of[axis]
+            if number is not None:
+                states[number] = self.space.components[number].narrow(states[number], axis, value)
+                if not states[number]:
+                    return None
+        return states
+
+    def _put(self, row: int, wanted: dict[int, int], states: list[Any]) -> None:
+        cells = self.cells[row]
+        for axis, value in wanted.items():
+            cells[axis] = value
+        self.states[row] = states
+        self.contexts[row] = []
+
+    def _context(self, row: int, position: int) -> list[int]:
+        """``[d]``: the row's d-tuples among the first ``position`` axes, made when asked for after a change."""
+        context = self.contexts[row]
+        if not context:
+            context = self.contexts[row] = [1] + [0] * self.depth
+            cells = self.cells[row]
+            for earlier, axis in enumerate(self.order[:position]):
+                if cells[axis] != OPEN:
+                    self._advance(context, earlier, cells[axis])
+        return context
+
+    def _advance(self, context: list[int], position: int, value: int) -> None:
+        """Add the tuples that end in ``value`` of the axis at ``position``."""
+        for d in range(self.depth, 0, -1):
+            context[d] |= context[d - 1] << self.sizes[d][position] + value * self.sizes[d - 1][position]
+
+    # ---------------------------------------------------------------- one axis more
+
+    def extend(self, position: int, balanced: bool) -> None:
+        """Give the axis at ``position`` a value in each row (horizontal growth), then add rows (vertical)."""
+        missing = self._owed(position)
+        self._horizontal(position, missing, balanced)
+        self._vertical(position, missing)
+
+    def _owed(self, position: int) -> list[int]:
+        """For each level of the new axis the contexts that are owed with it."""
+        axis = self.order[position]
+        if not self.space.components:
+            return [(1 << self.sizes[self.depth][position]) - 1] * self.space.levels[axis]
+        allowed = set(self.space.values(self.space.start, axis))
+        owed = []
+        for value in range(self.space.levels[axis]):
+            states = self.space.states({axis: value}) if value in allowed else None
+            owed.append(0 if states is None else self._allowed_contexts(tuple(states), self.depth, position))
+        return owed
+
+    def _allowed_contexts(self, states: tuple[Any, ...], depth: int, position: int) -> int:
+        """The ``depth``-tuples of the first ``position`` axes that some allowed case beside ``states`` holds."""
+        if depth == 0:
+            return 1
+        key = (depth, position, states)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        found = 0
+        for earlier in range(position):
+            axis = self.order[earlier]
+            number = self.space.component_of[axis]
+            begin, below = self.sizes[depth][earlier], self.sizes[depth - 1][earlier]
+            for value in self.space.values(states, axis):
+                inner = states
+                if number is not None and depth > 1:
+                    narrowed = self.space.components[number].narrow(states[number], axis, value)
+                    inner = (*states[:number], narrowed, *states[number + 1 :])
+                found |= self._allowed_contexts(inner, depth - 1, earlier) << (begin + value * below)
+        self._known[key] = found
+        return found
+
+    def _horizontal(self, position: int, missing: list[int], balanced: bool) -> None:
+        axis, depth = self.order[position], self.depth
+        free = self.space.component_of[axis] is None
+        allowed: Sequence[int] = self.prefer[axis]
+        used = [0] * len(allowed)
+        begin, below = self.sizes[depth][position], self.sizes[depth - 1][position]
+        for row, cells in enumerate(self.cells):
+            context = self.contexts[row] or self._context(row, position)
+            tuples = context[depth]
+            best = cells[axis]
+            if best == OPEN:
+                most = 0
+                if not free:
+                    allowed = self._preferred(row, axis)
+                for value in allowed:
+                    gain = (missing[value] & tuples).bit_count()
+                    if gain > most or (balanced and gain == most and gain and used[value] < used[best]):
+                        most, best = gain, value
+                if best == OPEN:
+                    continue
+                cells[axis] = best
+                if not free:
+                    self.states[row] = self._fits(row, {axis: best}) or []
+            used[best] += 1
+            missing[best] &= ~tuples
+            if depth == 1:
+                context[1] = tuples | 1 << begin + best * below
+            else:
+                self._advance(context, position, best)
+
+    def _preferred(self, row: int, axis: int) -> list[int]:
+        allowed = set(self.space.values(self.states[row], axis))
+        return [value for value in self.prefer[axis] if value in allowed]
+
+    def _vertical(self, position: int, missing: list[int]) -> None:
+        """Put each tuple still missing into a row with open cells that takes it, or into a new row."""
+        axis = self.order[position]
+        seen = self.order[: position + 1]
+        for value in self.prefer[axis]:
+            left = missing[value]
+            if not left:
+                continue
+            rows = [
+                row
+                for row, cells in enumerate(self.cells)
+                if cells[axis] in (value, OPEN) and any(cells[a] == OPEN for a in seen)
+            ]
+            while left:
+                wanted = self._decode((left & -left).bit_length() - 1, position)
+                wanted[axis] = value
+                row = self._home(wanted, rows)
+                if row is None:
+                    row = self._add(wanted)
+                    rows.append(row)
+                left &= ~self._context(row, position + 1)[self.depth]
+
+    def _decode(self, number: int, position: int) -> dict[int, int]:
+        """The (t-1)-tuple with that number, as axis -> level."""
+        wanted = {}
+        for d in range(self.depth, 0, -1):
+            position -= 1
+            while self.sizes[d][position] > number:
+                position -= 1
+            below = self.sizes[d - 1][position]
+            value, number = divmod(number - self.sizes[d][position], below)
+            wanted[self.order[position]] = value
+        return wanted
+
+    def fill(self) -> None:
+        """Give every open cell an allowed value, the least used first."""
+        for axis in self.order:
+            column = [cells[axis] for cells in self.cells]
+            if OPEN not in column:
+                continue
+            free = self.space.component_of[axis] is None
+            allowed: Sequence[int] = self.prefer[axis]
+            used = [column.count(value) for value in range(len(allowed))]
+            for row, cells in enumerate(self.cells):
+                if cells[axis] == OPEN:
+                    if not free:
+                        allowed = self._preferred(row, axis)
+                    value = min(allowed, key=used.__getitem__)
+                    used[value] += 1
+                    cells[axis] = value
+                    if not free:
+                        self.states[row] = self._fits(row, {axis: value}) or []

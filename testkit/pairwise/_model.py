@@ -1,0 +1,77 @@
+"""What a covering array has to cover, in numbers: levels, strength, crossed axes, allowed cases, kept cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import comb, prod
+
+from testkit.pairwise._space import Space
+
+OPEN = -1
+"""A cell that no owed tuple has claimed yet."""
+
+Row = list[int]
+"""One case: a level for each axis, or OPEN while an array is being built."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A covering-array problem over axes ``0 .. k-1`` whose values are levels ``0 .. levels[a]-1``.
+
+    ``strength`` is t >= 1; all of ``crossed`` (axes, ascending) stay fully crossed with each other; ``kept`` are
+    partial cases (axis -> level) that must be in. Owed are the value tuples of each group of axes in ``groups``
+    that some allowed case holds.
+    """
+
+    space: Space
+    strength: int
+    crossed: tuple[int, ...] = ()
+    kept: tuple[Mapping[int, int], ...] = ()
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return self.space.levels
+
+    @property
+    def wide(self) -> bool:
+        """Are more axes crossed than the strength covers anyway?"""
+        return len(self.crossed) > self.strength
+
+    def groups(self) -> Iterator[tuple[int, ...]]:
+        """The groups of axes whose tuples are owed, ascending; one that lies inside another is left out."""
+        crossed = set(self.crossed) if self.wide else set()
+        for group in combinations(range(len(self.levels)), self.strength):
+            if not crossed.issuperset(group):
+                yield group
+        if crossed:
+            yield self.crossed
+
+    @cached_property
+    def owed_counts(self) -> dict[tuple[int, ...], int]:
+        """For each group the number of owed tuples."""
+        if not self.space.components:
+            levels = self.levels
+            return {group: prod([levels[a] for a in group]) for group in self.groups()}
+        return {group: self.space.count(group) for group in self.groups()}
+
+    @cached_property
+    def owed(self) -> int:
+        """How many tuples are owed in all."""
+        return sum(self.owed_counts.values())
+
+    @cached_property
+    def floor(self) -> int:
+        """No array can have fewer rows: the largest group's tuples, or the Kleitman-Spencer bound for pairs.
+
+        D. Kleitman and J. Spencer, Families of k-independent sets, Discrete Mathematics 6 (1973): n rows hold at
+        most ``comb(n - 1, ceil(n / 2))`` pairwise covered two-valued columns.
+        """
+        floor = max(self.owed_counts.values(), default=1)
+        if self.strength == 2:
+            free = sum(self.space.component_of[a] is None and n > 1 for a, n in enumerate(self.levels))
+            while floor >= 4 and comb(floor - 1, (floor + 1) // 2) < free:
+                floor += 1
+        return floor

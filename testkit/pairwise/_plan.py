@@ -1,0 +1,244 @@
+"""One thinned product: the axes, the cases chosen, and what they owe. Arguments are checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from typing import Any
+
+from testkit.errors import PairwiseError
+from testkit.pairwise import _proof
+from testkit.pairwise._axes import Axis, find_axis, matches, unknown_name
+from testkit.pairwise._engine import Effort, Engine, cover
+from testkit.pairwise._model import Model
+from testkit.pairwise._predicates import Predicate, listed, make_rule, predicate_name
+from testkit.pairwise._space import Rule, Space
+
+Positions = tuple[int, ...]
+"""A case: for each axis the position of its value."""
+
+Case = Mapping[str, object]
+"""A complete or partial case, by argument name (or by axis name, with a tuple)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen ``rows`` of a product in product order, as positions; ``notes`` are things to tell the user."""
+
+    axes: tuple[Axis, ...]
+    model: Model
+    rows: tuple[Positions, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        """Cases of the full product."""
+        return prod(len(axis.values) for axis in self.axes)
+
+    @property
+    def owed(self) -> int:
+        """Tuples that some allowed case holds, each to be held by a chosen one."""
+        return self.model.owed
+
+    @property
+    def floor(self) -> int:
+        """No list with this coverage has fewer cases."""
+        return self.model.floor
+
+    def covered(self, rows: Iterable[Positions]) -> int:
+        """How many owed tuples these complete cases hold."""
+        return _proof.covered(self.model, self._levels(rows))
+
+    def missing(self, rows: Iterable[Positions]) -> Iterator[dict[str, object]]:
+        """The owed tuples that these cases leave out, as arguments by name."""
+        for axes, levels in _proof.missing(self.model, self._levels(rows)):
+            arguments: dict[str, object] = {}
+            for axis, level in zip(axes, levels, strict=True):
+                arguments |= self.axes[axis].arguments(self.axes[axis].first_positions[level])
+            yield arguments
+
+    def _levels(self, rows: Iterable[Positions]) -> list[Positions]:
+        levels = [level_of_position(axis) for axis in self.axes]
+        return [tuple([levels[a][position] for a, position in enumerate(row)]) for row in rows]
+
+
+def level_of_position(axis: Axis) -> list[int]:
+    """For each position of an axis the number of its value (a repeated value has one number)."""
+    number = {first: level for level, first in enumerate(axis.first_positions)}
+    return [number[first] for first in axis.first_position_of]
+
+
+def plan_cases(
+    axes: Sequence[Axis],
+    *,
+    strength: int = 2,
+    full: str | Iterable[str] = (),
+    where: Predicate | Iterable[Predicate] | None = None,
+    keep: Case | Iterable[Case] = (),
+    seed: int = 0,
+    effort: Effort = "default",
+    engine: Engine = "testkit",
+) -> Plan:
+    """Choose cases so that every owed tuple is held by one; see ``sample`` for the arguments."""
+    _check_numbers(strength, seed, effort, engine)
+    model = make_model(axes, strength=strength, full=full, where=where, keep=keep)
+    rows = cover(model, seed=seed, effort=effort, engine=engine)
+    notes = [
+        f"axis {axis.name!r} repeats {axis.values[position]!r} (position {axis.first_position_of[position]}"
+        f" and {position}): owed once, still collected"
+        for axis in axes
+        for position in axis.repeated
+    ]
+    return Plan(tuple(axes), model, tuple(sorted(_positions(axes, rows))), tuple(notes))
+
+
+def make_model(
+    axes: Sequence[Axis],
+    *,
+    strength: int,
+    full: str | Iterable[str],
+    where: Predicate | Iterable[Predicate] | None,
+    keep: Case | Iterable[Case] = (),
+) -> Model:
+    """The covering problem over levels, with its arguments checked."""
+    if strength > len(axes):
+        raise PairwiseError(
+            f"strength {strength} exceeds the {len(axes)} axes {', '.join(axis.name for axis in axes)}",
+            fix=f"use 1 to {len(axes)}",
+        )
+    levels = [len(axis.first_positions) for axis in axes]
+    rules = []
+    for predicate in listed(where):
+        rule = make_rule(predicate, axes)
+        if rule is False:
+            raise PairwiseError(
+                f"predicate {predicate_name(predicate)} takes none of the axes and is false",
+                fix="let it name the arguments that it looks at",
+            )
+        if isinstance(rule, Rule):
+            rules.append(rule)
+    space = Space(levels, rules)
+    if not space.satisfiable:
+        raise _unsatisfiable(levels, rules)
+    crossed = tuple(sorted({axis for name in _names(full, axes) for axis in [_crossed(name, axes)]}))
+    kept = tuple(_kept(case, axes, space) for case in ([keep] if isinstance(keep, Mapping) else keep))
+    return Model(space, strength, crossed, kept)
+
+
+def _check_numbers(strength: int, seed: int, effort: Effort, engine: Engine) -> None:
+    if not _whole(strength) or strength < 1:
+        raise PairwiseError(f"strength is {strength!r}, not a whole number from 1 up", fix="use 2 for pairs")
+    if not _whole(seed) or seed < 0:
+        raise PairwiseError(f"seed is {seed!r}, not a whole number from 0 up", fix="use 0, or another number")
+    if effort not in ("default", "high") and (not _whole(effort) or int(effort) < 0):
+        raise PairwiseError(
+            f"effort is {effort!r}", fix='use "default", "high" or a number of moves (0: no search for fewer rows)'
+        )
+    if engine not in ("testkit", "allpairspy"):
+        raise PairwiseError(f"engine is {engine!r}", fix='use "testkit" or "allpairspy"')
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _names(full: str | Iterable[str], axes: Sequence[Axis]) -> list[str]:
+    if isinstance(full, str):
+        return [full] if find_axis(full, axes) is not None else full.split(",")
+    return list(full)
+
+
+def _crossed(name: str, axes: Sequence[Axis]) -> int:
+    number = find_axis(name, axes) if isinstance(name, str) else None
+    if number is None:
+        raise unknown_name("full", str(name), axes)
+    return number
+
+
+def _kept(case: Case, axes: Sequence[Axis], space: Space) -> dict[int, int]:
+    """A kept case as axis -> level; where entries of one axis fit several of its values, the first allowed one."""
+    if not isinstance(case, Mapping):
+        raise PairwiseError(f"keep holds {case!r}, not a case", fix='write cases as {"name": value}')
+    wanted: dict[int, list[tuple[str, Any]]] = {}
+    for name, value in case.items():
+        number = find_axis(name, axes) if isinstance(name, str) else None
+        if number is None:
+            raise unknown_name("keep", str(name), axes)
+        wanted.setdefault(number, []).append((name, value))
+    kept: dict[int, int] = {}
+    for number, entries in wanted.items():
+        axis = axes[number]
+        fitting = [
+            level
+            for level, position in enumerate(axis.first_positions)
+            if all(_holds(axis, position, name, value) for name, value in entries)
+        ]
+        if not fitting:
+            shown = ", ".join(f"{name}={value!r}" for name, value in entries)
+            raise PairwiseError(
+                f"keep asks for {shown}, which axis {axis.name!r} does not hold",
+                fix="use the value as it stands in the axis (same object, or equal and of the same type)",
+            )
+        allowed = [level for level in fitting if space.states({**kept, number: level}) is not None]
+        if not allowed:
+            raise PairwiseError(
+                f"keep asks for {dict(case)!r}, which no allowed case holds", fix="change it or the predicates"
+            )
+        kept[number] = allowed[0]
+    return kept
+
+
+def _holds(axis: Axis, position: int, name: str, value: object) -> bool:
+    if len(axis.argnames) == 1 or name not in axis.argnames:
+        return matches(axis.values[position], value)
+    return matches(axis.argument(name, position), value)
+
+
+def _unsatisfiable(levels: Sequence[int], rules: Sequence[Rule]) -> PairwiseError:
+    """The refusal that names a smallest set of predicates which no case satisfies together."""
+    tried = 0
+    smallest = list(rules)
+    for size in range(1, len(rules)):
+        for chosen in combinations(rules, size):
+            tried += 1
+            if not Space(levels, chosen).satisfiable:
+                smallest = list(chosen)
+                break
+        else:
+            if tried < 2_000:
+                continue
+            smallest = _irreducible(levels, rules)
+        break
+    names = " and ".join(rule.name for rule in smallest)
+    verb = "allows no case" if len(smallest) == 1 else "allow no case together"
+    return PairwiseError(f"{names} {verb}", fix="loosen one of them, or remove the test")
+
+
+def _irreducible(levels: Sequence[int], rules: Sequence[Rule]) -> list[Rule]:
+    """A conflicting set of which no member can go (found by leaving out one at a time)."""
+    needed = list(rules)
+    for rule in rules:
+        fewer = [other for other in needed if other is not rule]
+        if not Space(levels, fewer).satisfiable:
+            needed = fewer
+    return needed
+
+
+def _positions(axes: Sequence[Axis], rows: Sequence[Sequence[int]]) -> set[Positions]:
+    """Rows of levels as rows of positions, so that each position of a repeated value is collected."""
+    if not any(axis.repeated for axis in axes):
+        return set(map(tuple, rows))
+    found = [[axis.first_positions[level] for axis, level in zip(axes, row, strict=True)] for row in rows]
+    for number, axis in enumerate(axes):
+        if not axis.repeated:
+            continue
+        for first in axis.first_positions:
+            same = [position for position, other in enumerate(axis.first_position_of) if other == first]
+            holders = [row for row in found if row[number] == first]
+            for turn, row in enumerate(holders):
+                row[number] = same[turn % len(same)]
+            if holders:
+                found += [[*holders[0][:number], position, *holders[0][number + 1 :]] for position in same[len(holders) :]]
+    return {tuple(row) for row in found}

@@ -1,0 +1,511 @@
+"""The guarantee: nothing of a module is alive when its clean-up ran, however the module ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., pytest.RunResult]
+
+INI = """
+    [pytest]
+    pythonpath = .
+    cleanup_scope = module
+    cleanup_steps =
+        gc
+        witness:look
+"""
+
+# How a module may end: source, and how many objects it builds.
+ENDINGS = {
+    "a function with a module fixture": (
+        """
+        def test_it(engine):
+            assert engine
+        """,
+        1,
+    ),
+    "a function with a local object": (
+        """
+        from witness import build
+
+        def test_it():
+            engine = build()
+        """,
+        1,
+    ),
+    "a class whose tests set attributes": (
+        """
+        from witness import build
+
+        class TestIt:
+            @classmethod
+            def setup_class(cls):
+                cls.shared = build()
+
+            @classmethod
+            def teardown_class(cls):
+                del cls.shared
+
+            def setup_method(self):
+                self.engine = build()
+
+            def test_one(self):
+                assert self.engine
+
+            def test_two(self):
+                assert self.engine
+        """,
+        3,
+    ),
+    "a unittest case": (
+        """
+        import unittest
+        from witness import build
+
+        class TestIt(unittest.TestCase):
+            def setUp(self):
+                self.engine = build()
+
+            def test_one(self):
+                assert self.engine
+
+            def test_two(self):
+                self.fail("planted")
+        """,
+        2,
+    ),
+    "a unittest case whose set-up and tear-down fail": (
+        """
+        import unittest
+        from witness import build
+
+        class TestOne(unittest.TestCase):
+            def setUp(self):
+                self.engine = build()
+                raise RuntimeError("planted")
+
+            def test_one(self):
+                pass
+
+        class TestTwo(unittest.TestCase):
+            def tearDown(self):
+                self.engine.nope
+
+            def test_two(self):
+                self.engine = build()
+                self.fail("planted")
+        """,
+        2,
+    ),
+    "a failing set-up of a function fixture": (
+        """
+        import pytest
+        from witness import build
+
+        @pytest.fixture
+        def broken(engine):
+            mine = build()
+            raise RuntimeError("planted", mine)
+
+        def test_it(broken):
+            pass
+        """,
+        2,
+    ),
+    "a failing set-up of a module fixture": (
+        """
+        import pytest
+        from witness import build
+
+        @pytest.fixture(scope="module")
+        def broken(engine):
+            mine = build()
+            raise RuntimeError("planted", mine)
+
+        def test_one(broken):
+            pass
+
+        def test_two(broken):
+            pass
+        """,
+        2,
+    ),
+    "a failing test": (
+        """
+        from witness import build
+
+        def helper(engine):
+            mine = build()
+            assert mine is engine
+
+        def test_it(engine):
+            helper(engine)
+        """,
+        2,
+    ),
+    "an error that refers to the object": (
+        """
+        def test_it(engine):
+            try:
+                raise LookupError(engine)
+            except LookupError:
+                engine.nope
+        """,
+        1,
+    ),
+    "an error with a cause": (
+        """
+        class Wrapped(Exception):
+            def __init__(self, engine):
+                self.engine = engine
+
+        def test_it(engine):
+            try:
+                engine.nope
+            except AttributeError as error:
+                raise Wrapped(engine) from error
+        """,
+        1,
+    ),
+    "a failing doctest": (
+        """
+        def documented():
+            '''
+            >>> from witness import build
+            >>> engine = build()
+            >>> engine.nope
+            1
+            '''
+        """,
+        1,
+    ),
+    "a failing tear-down of a function fixture": (
+        """
+        import pytest
+        from witness import build
+
+        @pytest.fixture
+        def broken(engine):
+            mine = build()
+            yield mine
+            mine.nope
+
+        def test_it(broken):
+            assert broken
+        """,
+        2,
+    ),
+    "a failing tear-down of a module fixture": (
+        """
+        import pytest
+        from witness import build
+
+        @pytest.fixture(scope="module")
+        def broken(engine):
+            mine = build()
+            yield mine
+            mine.nope
+
+        def test_it(broken):
+            assert not broken
+        """,
+        2,
+    ),
+    "an expected failure": (
+        """
+        import pytest
+
+        @pytest.mark.xfail
+        def test_it(engine):
+            assert not engine
+        """,
+        1,
+    ),
+    "a skip in the body": (
+        """
+        import pytest
+        from witness import build
+
+        def test_it(engine):
+            mine = build()
+            pytest.skip("planted")
+        """,
+        2,
+    ),
+    "a log record that refers to the object": (
+        """
+        import logging
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def logged(engine):
+            yield
+            logging.getLogger().warning("closing %s", engine)
+
+        def test_it(engine, logged, caplog):
+            logging.getLogger().warning("using %s", engine)
+        """,
+        1,
+    ),
+    "warnings and a raises block": (
+        """
+        import warnings
+        import pytest
+
+        def test_it(engine):
+            warnings.warn(f"planted {engine}")
+            with pytest.raises(AttributeError, match="nope") as caught:
+                engine.nope
+        """,
+        1,
+    ),
+    "a fixture on top of a session fixture": (
+        """
+        import pytest
+        from witness import build
+
+        @pytest.fixture(scope="session")
+        def machine():
+            return "machine"
+
+        @pytest.fixture(scope="module", params=[1, 2])
+        def mine(machine, request):
+            return build()
+
+        def test_it(mine):
+            assert mine
+        """,
+        2,
+    ),
+}
+
+
+FAILURES = [name for name in ENDINGS if "fail" in name or "error" in name]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_is_alive_when_a_module_ended_with(
+    pytester: pytest.Pytester, run: Run, witness: None, ending: str
+) -> None:
+    _check(pytester, run, ending)
+
+
+@pytest.mark.parametrize("ending", FAILURES)
+def test_nothing_is_alive_after_the_locals_were_shown_of(
+    pytester: pytest.Pytester, run: Run, witness: None, ending: str
+) -> None:
+    _check(pytester, run, ending, "--showlocals")
+
+
+def _check(pytester: pytest.Pytester, run: Run, ending: str, *args: str) -> None:
+    source, built = ENDINGS[ending]
+    pytester.makeini(INI)
+    pytester.makepyfile(test_a=source, test_b="def test_next_module(): pass")
+    result = run("--doctest-modules", *args)
+    result.stdout.fnmatch_lines(
+        [
+            "cleanup: 2 clean-ups (module) in *",
+            f"clean-up: {built} built, 0 alive",
+            f"next set-up: {built} built, 0 alive",
+        ]
+    )
+
+
+@pytest.mark.parametrize("args", [("-x",), ("--maxfail=1",)], ids=" ".join)
+def test_nothing_is_alive_at_the_end_of_a_run_cut_short_by(
+    pytester: pytest.Pytester, run: Run, witness: None, args: tuple[str, ...]
+) -> None:
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        test_a="""
+        def test_it(engine):
+            engine.nope
+
+        def test_never():
+            pass
+        """
+    )
+    result = run(*args)
+    result.stdout.fnmatch_lines(["cleanup: 1 clean-up (module) in *", "clean-up: 1 built, 0 alive"])
+    result.assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("where", ["set-up", "call", "tear-down"])
+def test_ctrl_c_still_cleans_once_after(pytester: pytest.Pytester, run: Run, witness: None, where: str) -> None:
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        test_a=f"""
+        import pytest
+        from witness import build
+
+        @pytest.fixture
+        def part(engine):
+            mine = build()
+            if {where!r} == "set-up":
+                raise KeyboardInterrupt
+            yield mine
+            if {where!r} == "tear-down":
+                raise KeyboardInterrupt
+
+        class TestIt:
+            def test_it(self, part):
+                self.mine = build()
+                if {where!r} == "call":
+                    raise KeyboardInterrupt
+        """,
+        test_b="def test_never(): pass",
+    )
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    built = 2 if where == "set-up" else 3
+    result.stdout.fnmatch_lines(["cleanup: 1 clean-up (module) in *", f"clean-up: {built} built, 0 alive"])
+
+
+def test_a_rerun_test_is_cleaned_after_once_and_leaves_nothing(
+    pytester: pytest.Pytester, run: Run, witness: None
+) -> None:
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        test_a="""
+        from witness import build
+
+        TIMES = []
+
+        class TestIt:
+            def test_it(self, engine):
+                self.mine = build()
+                TIMES.append(1)
+                assert len(TIMES) == 3
+        """,
+        test_b="def test_next_module(): pass",
+    )
+    result = run("--reruns=2", plugins=("testkit.cleanup.plugin", "pytest_rerunfailures"))
+    assert "2 passed, 2 rerun" in result.stdout.str()
+    result.stdout.fnmatch_lines(
+        ["cleanup: 2 clean-ups (module) in *", "clean-up: * built, 0 alive", "next set-up: * built, 0 alive"]
+    )
+
+
+def test_function_scope_releases_what_the_test_held_and_keeps_the_module_fixture(
+    pytester: pytest.Pytester, run: Run, witness: None
+) -> None:
+    pytester.makeini(INI.replace("cleanup_scope = module", ""))
+    pytester.makepyfile(
+        test_a="""
+        from witness import build
+
+        def test_one(engine):
+            mine = build()
+            assert not mine
+
+        def test_two(engine):
+            mine = build()
+        """
+    )
+    result = run()
+    result.stdout.fnmatch_lines(["clean-up: 2 built, 1 alive", "clean-up: 3 built, 0 alive"])
+
+
+def test_session_scope_cleans_after_the_last_session_fixture(
+    pytester: pytest.Pytester, run: Run, witness: None
+) -> None:
+    pytester.makeini(INI.replace("= module", "= session"))
+    source = """
+        import pytest
+        from witness import build
+
+        @pytest.fixture(scope="session")
+        def kept():
+            yield build()
+
+        def test_it(kept, engine):
+            pass
+        """
+    pytester.makepyfile(test_a=source, test_b=source)
+    result = run()
+    result.stdout.fnmatch_lines(["cleanup: 1 clean-up (session) in *", "clean-up: 4 built, 0 alive"])
+    result.stdout.no_fnmatch_line("clean-up: *, [1-9] alive")
+
+
+def test_the_engine_of_a_module_fixture_is_dead_at_the_module_end(
+    pytester: pytest.Pytester, run: Run, witness: None
+) -> None:
+    """As asked for in https://github.com/vllm-project/vllm/pull/49911: no clean-up waits for an engine that lives."""
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        test_a="""
+        import gc
+        import pytest
+        import witness
+
+        @pytest.fixture(scope="module", autouse=True)
+        def earliest():
+            yield  # torn down last, and still too early: the last test's arguments hold the engine
+            gc.collect()
+            witness.LOG.append(f"finalizer: {witness.alive()} alive")
+
+        def test_one(engine):
+            assert engine
+
+        def test_two(engine):
+            assert engine
+        """,
+        test_b="def test_next_module(): pass",
+    )
+    result = run()
+    result.stdout.fnmatch_lines(
+        ["finalizer: 1 alive", "clean-up: 1 built, 0 alive", "next set-up: 1 built, 0 alive"], consecutive=True
+    )
+
+
+def test_the_last_failure_is_there_again_for_a_debugger(pytester: pytest.Pytester, run: Run, witness: None) -> None:
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        test_a="""
+        def helper(engine):
+            return engine.nope
+
+        def test_it(engine):
+            helper(engine)
+        """,
+        main="""
+        import sys, traceback
+        import pytest
+
+        pytest.main(["-p", "testkit.cleanup.plugin", "test_a.py"])
+        import witness
+
+        for frame in traceback.extract_tb(sys.last_traceback)[-2:]:
+            print("frame", frame.name, frame.line)
+        print("type", sys.last_type.__name__, "value", sys.last_value)
+        print("alive", witness.alive())
+        """,
+    )
+    result = pytester.runpython("main.py")
+    result.stdout.fnmatch_lines(
+        [
+            "clean-up: 1 built, 0 alive",
+            "frame test_it helper(engine)",
+            "frame helper return engine.nope",
+            "type AttributeError value 'Engine' object has no attribute 'nope'",
+            "alive 0",
+        ]
+    )
+
+
+def test_no_failure_comes_back_once_a_later_test_began(pytester: pytest.Pytester, run: Run, witness: None) -> None:
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        test_a="def test_it(): assert 0",
+        test_b="def test_it(): pass",
+        main="""
+        import sys
+        import pytest
+
+        pytest.main(["-p", "testkit.cleanup.plugin", "test_a.py", "test_b.py"])
+        print("left:", [name for name in vars(sys) if name.startswith("last_")])
+        """,
+    )
+    pytester.runpython("main.py").stdout.fnmatch_lines(["cleanup: 2 clean-ups*", "*1 failed, 1 passed*", "left: []"])

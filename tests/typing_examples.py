@@ -1,0 +1,55 @@
+"""The public API as a user with strict types sees it. Type-checked by mypy, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from testkit.cleanup import cleanup_now, module_cleanup
+from testkit.errors import CleanupError, KitError, PairwiseError
+from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
+
+__all__ = ["module_cleanup"]  # a suite imports the fixture by name; that is all it takes
+
+AXES: dict[str, list[object]] = {"n": [1, 2, 64], "k,m": [(1, 2), (3, 4)], "bias": [None, 1.0, "row"]}
+
+
+def fits(n: int, k: int) -> bool:
+    return n * k < 100
+
+
+drawn: Sample = sample(AXES, strength=2, full=("n", "k,m"), where=fits, keep=[{"n": 64}], seed=1, effort="high")
+rows: Sequence[Mapping[str, Any]] = drawn.rows
+owed: int = drawn.owed
+floor: int = drawn.floor
+
+measured: Coverage = coverage(AXES, drawn.rows, strength=2, where=[fits])
+percent: float = measured.percent
+counts: tuple[int, int] = (measured.owed, measured.covered)
+missing = list(measured.missing)
+
+# The smallest call, and each form an argument may take.
+sample({"a": (1, 2), "b": range(3)})
+sample(AXES, where=[fits, lambda n: n > 1], keep=({"n": 1, "bias": None},), effort=100, engine="allpairspy")
+
+
+@parametrize(AXES, strength=2, where=fits)
+def gemm(n: int, k: int, m: int, bias: object) -> None: ...
+
+
+@pytest.mark.pairwise(strength=2, full=("n", "k"), where=fits)
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("k", [1, 2])
+def marked(n: int, k: int) -> None: ...
+
+
+@pytest.mark.skip_global_cleanup
+def light() -> None:
+    cleanup_now()
+
+
+def headline(error: PairwiseError | CleanupError) -> str:
+    kit: KitError = error
+    return f"{kit.headline} / {kit.problem} / {kit.where} / {kit.fix}"
