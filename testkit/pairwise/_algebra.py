@@ -120,14 +120,9 @@ Table = list[list[int]]
 def _field(q: int) -> tuple[Table, Table]:
     """Addition and multiplication of GF(q), q = p**e; elements are numbers whose base-p digits are coefficients."""
     p = next(f for f in range(2, q + 1) if q % f == 0)
-    digits = []
-    for value in range(q):
-        row, rest = [], value
-        while len(row) == 0 or p ** len(row) < q:
-            rest, digit = divmod(rest, p)
-            row.append(digit)
-        digits.append(row)
-    weights = [p**i for i in range(len(digits[0]))]
+    size = next(e for e in range(1, q + 1) if p**e == q)
+    digits = [[value // p**i % p for i in range(size)] for value in range(q)]
+    weights = [p**i for i in range(size)]
     add = [
         [sum(w * ((a + b) % p) for w, a, b in zip(weights, one, other, strict=True)) for other in digits]
         for one in digits

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 
 from testkit.errors import PairwiseError
 
@@ -39,6 +40,12 @@ class Axis:
     def repeated(self) -> list[int]:
         """Positions whose value stands earlier in the axis too."""
         return [position for position, first in enumerate(self.first_position_of) if position != first]
+
+    def column(self, argname: str) -> Sequence[object]:
+        """The values of the argument ``argname``, position by position."""
+        if len(self.argnames) == 1:
+            return self.values
+        return [self.argument(argname, position) for position in range(len(self.values))]
 
     def argument(self, argname: str, position: int) -> object:
         """The value that the argument ``argname`` has at ``position``."""
@@ -147,7 +154,7 @@ def in_fixed_order(values: Iterable[object], name: str) -> list[object]:
     """A set's elements in an order that no hash seed changes: by type, then by text."""
     texts = [(_stable_text(value, name), value) for value in values]
     texts.sort(key=lambda pair: (type(pair[1]).__name__, pair[0]))
-    for (text, one), (other_text, other) in zip(texts, texts[1:], strict=False):
+    for (text, one), (other_text, other) in pairwise(texts):
         if text == other_text and type(one).__name__ == type(other).__name__:
             raise PairwiseError(
                 f"axis {name!r} is a set with two elements that print as {text}, so it has no fixed order",

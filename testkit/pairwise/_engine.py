@@ -40,13 +40,13 @@ def cover(model: Model, *, seed: int, effort: Effort, engine: Engine) -> list[Ro
 
 def _cover(model: Model, seed: int, effort: Effort) -> Grown:
     order, prefer = _orders(model, seed)
-    best = grow(model, order, prefer, balanced=True)
+    best = grow(model, order, prefer, balanced=True, seed=seed)
     if len(best.rows) > model.floor and not model.kept and not model.wide and not model.space.components:
         known = algebraic([model.levels[a] for a in order], model.strength, len(best.rows))
         if known:
             best = Grown(_from_algebra(known, order, prefer))
     if len(best.rows) > model.floor:
-        other = grow(model, order, prefer, balanced=False)
+        other = grow(model, order, prefer, balanced=False, seed=seed)
         best = min(best, other, key=lambda grown: len(grown.rows))
     if len(best.rows) > model.floor and model.strength == 2:
         best = shrink(model, best, _moves(effort, len(best.rows) * len(order)), seed)
@@ -69,7 +69,7 @@ def _orders(model: Model, seed: int) -> tuple[list[int], list[list[int]]]:
         ties: list[float] = [0.0] * len(model.levels)
         prefer = [list(range(n)) for n in model.levels]
     else:
-        random = Random(seed).random  # noqa: S311 - a choice among valid arrays, not a secret
+        random = Random(seed).random
         ties = [random() for _ in axes]
         prefer = []
         for n in model.levels:

@@ -8,9 +8,10 @@ the tuples that a value would newly cover are one AND and one bit count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from random import Random
 from typing import Any
 
 from testkit.pairwise._model import OPEN, Model, Row
@@ -24,16 +25,19 @@ class Grown:
     pinned: list[frozenset[int]] = field(default_factory=list)
 
 
-def grow(model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]], *, balanced: bool) -> Grown:
+def grow(
+    model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]], *, balanced: bool, seed: int = 0
+) -> Grown:
     """An array for ``model``: axes added in ``order``, values of axis ``a`` tried in the order ``prefer[a]``.
 
-    ``order`` begins with the crossed axes. ``balanced`` breaks ties towards the value used least so far.
+    ``order`` begins with the crossed axes. ``balanced`` breaks ties towards the value used least so far. ``seed``
+    decides the cells that no owed tuple needs.
     """
     growth = _Growth(model, order, prefer)
     pinned = growth.begin()
     for position in range(growth.base, len(order)):
         growth.extend(position, balanced)
-    growth.fill()
+    growth.fill(seed)
     return Grown(growth.cells, pinned)
 
 
@@ -68,46 +72,45 @@ class _Growth:
         """Kept cases, then every allowed combination of the base axes that they do not hold."""
         model = self.model
         for kept in model.kept:
-            self._add({axis: kept[axis] for axis in self.order if axis in kept})
+            self._add(kept.items(), self.space.states(kept) or [])
         pinned = [frozenset(kept) for kept in model.kept]
         base = self.order[: self.base]
         crossed = frozenset(model.crossed if model.wide else ())
-        for values in self._combinations(0, list(self.space.start)):
-            wanted = dict(zip(base, values, strict=True))
-            row = self._home(wanted, range(len(model.kept))) if model.kept else None
+        for values, states in self._combinations(0, list(self.space.start)):
+            row = self._home(dict(zip(base, values, strict=True)), range(len(model.kept))) if model.kept else None
             if row is None:
-                row = self._add(wanted)
+                self._add(zip(base, values, strict=True), states)
                 pinned.append(crossed)
             else:
                 pinned[row] |= crossed
         return pinned
 
-    def _combinations(self, position: int, states: list[Any]) -> Iterator[tuple[int, ...]]:
-        if not self.space.components:
-            yield from product(*[self.prefer[axis] for axis in self.order[: self.base]])
+    def _combinations(self, position: int, states: list[Any]) -> Iterator[tuple[tuple[int, ...], list[Any]]]:
+        """Allowed values of the base axes from ``position`` on, with the states that they leave."""
+        axes = self.order[position : self.base]
+        number = self.space.component_of[axes[0]] if axes else None
+        if not self.space.components or not axes:
+            for values in product(*[self.prefer[axis] for axis in axes]):
+                yield values, states
             return
-        if position == self.base:
-            yield ()
-            return
-        axis = self.order[position]
-        allowed = set(self.space.values(states, axis))
-        number = self.space.component_of[axis]
-        for value in self.prefer[axis]:
+        allowed = set(self.space.values(states, axes[0]))
+        for value in self.prefer[axes[0]]:
             if value in allowed:
                 inner = states
                 if number is not None:
                     inner = states.copy()
-                    inner[number] = self.space.components[number].narrow(states[number], axis, value)
-                for rest in self._combinations(position + 1, inner):
-                    yield (value, *rest)
+                    inner[number] = self.space.components[number].narrow(states[number], axes[0], value)
+                for rest, reached in self._combinations(position + 1, inner):
+                    yield (value, *rest), reached
 
-    def _add(self, wanted: dict[int, int]) -> int:
-        row = len(self.cells)
-        self.cells.append([OPEN] * len(self.order))
-        self.states.append(list(self.space.start))
+    def _add(self, wanted: Iterable[tuple[int, int]], states: list[Any]) -> int:
+        cells = [OPEN] * len(self.order)
+        for axis, value in wanted:
+            cells[axis] = value
+        self.cells.append(cells)
+        self.states.append(states)
         self.contexts.append([])
-        self._put(row, wanted, self._fits(row, wanted) or [])
-        return row
+        return len(self.cells) - 1
 
     def _home(self, wanted: dict[int, int], rows: Sequence[int]) -> int | None:
         """The first of ``rows`` that takes the partial case ``wanted``, which is put into it."""
@@ -149,16 +152,13 @@ class _Growth:
         context = self.contexts[row]
         if not context:
             context = self.contexts[row] = [1] + [0] * self.depth
-            cells = self.cells[row]
+            cells, sizes = self.cells[row], self.sizes
             for earlier, axis in enumerate(self.order[:position]):
-                if cells[axis] != OPEN:
-                    self._advance(context, earlier, cells[axis])
+                value = cells[axis]
+                if value != OPEN:
+                    for d in range(self.depth, 0, -1):
+                        context[d] |= context[d - 1] << sizes[d][earlier] + value * sizes[d - 1][earlier]
         return context
-
-    def _advance(self, context: list[int], position: int, value: int) -> None:
-        """Add the tuples that end in ``value`` of the axis at ``position``."""
-        for d in range(self.depth, 0, -1):
-            context[d] |= context[d - 1] << self.sizes[d][position] + value * self.sizes[d - 1][position]
 
     # ---------------------------------------------------------------- one axis more
 
@@ -207,30 +207,40 @@ class _Growth:
         free = self.space.component_of[axis] is None
         allowed: Sequence[int] = self.prefer[axis]
         used = [0] * len(allowed)
-        begin, below = self.sizes[depth][position], self.sizes[depth - 1][position]
+        weight = len(self.cells) + 1 if balanced else 1
+        kept = len(self.model.kept)
+        begins = [sizes[position] for sizes in self.sizes]
+        widths = [0, *begins]
         for row, cells in enumerate(self.cells):
             context = self.contexts[row] or self._context(row, position)
             tuples = context[depth]
             best = cells[axis]
             if best == OPEN:
-                most = 0
+                highest = 0
                 if not free:
                     allowed = self._preferred(row, axis)
                 for value in allowed:
-                    gain = (missing[value] & tuples).bit_count()
-                    if gain > most or (balanced and gain == most and gain and used[value] < used[best]):
-                        most, best = gain, value
+                    score = (missing[value] & tuples).bit_count() * weight - used[value]
+                    if score > highest:
+                        highest, best = score, value
                 if best == OPEN:
                     continue
                 cells[axis] = best
                 if not free:
                     self.states[row] = self._fits(row, {axis: best}) or []
-            used[best] += 1
+            if balanced:
+                used[best] += 1
             missing[best] &= ~tuples
-            if depth == 1:
-                context[1] = tuples | 1 << begin + best * below
+            if depth == 1:  # pairs, the common case, without the loop
+                context[1] = tuples | 1 << begins[1] + best
             else:
-                self._advance(context, position, best)
+                for d in range(depth, 0, -1):
+                    context[d] |= context[d - 1] << begins[d] + best * widths[d]
+            if not missing[best] and row >= kept:
+                if not any(missing):
+                    break
+                if free:
+                    allowed = [value for value in allowed if missing[value]]
 
     def _preferred(self, row: int, axis: int) -> list[int]:
         allowed = set(self.space.values(self.states[row], axis))
@@ -254,7 +264,7 @@ class _Growth:
                 wanted[axis] = value
                 row = self._home(wanted, rows)
                 if row is None:
-                    row = self._add(wanted)
+                    row = self._add(wanted.items(), self.space.states(wanted) or [])
                     rows.append(row)
                 left &= ~self._context(row, position + 1)[self.depth]
 
@@ -270,21 +280,16 @@ class _Growth:
             wanted[self.order[position]] = value
         return wanted
 
-    def fill(self) -> None:
-        """Give every open cell an allowed value, the least used first."""
+    def fill(self, seed: int) -> None:
+        """Give every open cell an allowed value by chance, so that no two axes run in step."""
+        random = Random(seed).random
         for axis in self.order:
-            column = [cells[axis] for cells in self.cells]
-            if OPEN not in column:
-                continue
             free = self.space.component_of[axis] is None
             allowed: Sequence[int] = self.prefer[axis]
-            used = [column.count(value) for value in range(len(allowed))]
             for row, cells in enumerate(self.cells):
                 if cells[axis] == OPEN:
                     if not free:
                         allowed = self._preferred(row, axis)
-                    value = min(allowed, key=used.__getitem__)
-                    used[value] += 1
-                    cells[axis] = value
+                    value = cells[axis] = allowed[int(random() * len(allowed))]
                     if not free:
                         self.states[row] = self._fits(row, {axis: value}) or []

@@ -240,5 +240,7 @@ def _positions(axes: Sequence[Axis], rows: Sequence[Sequence[int]]) -> set[Posit
             for turn, row in enumerate(holders):
                 row[number] = same[turn % len(same)]
             if holders:
-                found += [[*holders[0][:number], position, *holders[0][number + 1 :]] for position in same[len(holders) :]]
+                found += [
+                    [*holders[0][:number], position, *holders[0][number + 1 :]] for position in same[len(holders) :]
+                ]
     return {tuple(row) for row in found}

@@ -83,13 +83,13 @@ def sample(
     )
     for note in plan.notes:
         warnings.warn(f"pairwise: {note}", KitWarning, stacklevel=2)
-    arguments = [[axis.arguments(position) for position in range(len(axis.values))] for axis in plan.axes]
-    rows = []
-    for positions in plan.rows:
-        row: dict[str, Any] = {}
-        for choices, position in zip(arguments, positions, strict=True):
-            row.update(choices[position])
-        rows.append(row)
+    columns = {
+        argname: [values[position] for position in positions]
+        for axis, positions in zip(plan.axes, zip(*plan.rows, strict=True), strict=True)
+        for argname in axis.argnames
+        for values in [axis.column(argname)]
+    }
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     return Sample(rows, plan.owed, plan.floor)
 
 

@@ -8,7 +8,6 @@ changes the other cells of their component to the nearest allowed combination. T
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -39,7 +38,7 @@ class _Search:
         levels = self.space.levels
         self.first = [0, *accumulate(levels)][:-1]
         self.axis_of = [axis for axis, n in enumerate(levels) for _ in range(n)]
-        self.random = Random(f"testkit.pairwise {seed}").random  # noqa: S311 - a search, not a secret
+        self.random = Random(seed).random
         self.moves = self.steps = 0
         self.pinned = [*grown.pinned, *[frozenset[int]()] * (len(grown.rows) - len(grown.pinned))]
         self.alive = list(range(len(grown.rows)))
