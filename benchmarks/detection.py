@@ -203,20 +203,22 @@ def _problems(subjects: list[Subject], failing: dict[str, frozenset[Key]]) -> li
 
 
 def _choices(subjects: list[Subject], seeds: int, draws: int) -> list[Choice]:
-    pairs = {s.kernel: [_ours(s, (), seed) for seed in range(seeds)] for s in subjects}
-    crossed = {s.kernel: [_ours(s, SHAPE, seed) for seed in range(seeds)] for s in subjects}
+    pairs = {s.kernel: [_ours(s, seed) for seed in range(seeds)] for s in subjects}
+    crossed = {s.kernel: [_ours(s, seed, full=SHAPE) for seed in range(seeds)] for s in subjects}
+    triples = {s.kernel: [_ours(s, seed, strength=3) for seed in range(seeds)] for s in subjects}
     hand = {s.kernel: [_hand(s)] for s in subjects}
     return [
         Choice("pairwise", pairs),
         Choice("random", {s.kernel: _random(s, len(pairs[s.kernel][0]), draws) for s in subjects}),
         Choice("n,k,m full", crossed),
         Choice("random", {s.kernel: _random(s, len(crossed[s.kernel][0]), draws) for s in subjects}),
+        Choice("strength 3", triples),
         Choice("by hand", hand),
     ]
 
 
-def _ours(subject: Subject, full: tuple[str, ...], seed: int) -> frozenset[Key]:
-    chosen = subject.keys(sample(subject.axes, full=full, where=subject.where, seed=seed).rows)
+def _ours(subject: Subject, seed: int, **options: Any) -> frozenset[Key]:
+    chosen = subject.keys(sample(subject.axes, where=subject.where, seed=seed, **options).rows)
     if not chosen <= subject.allowed:
         raise SystemExit(f"{subject.kernel}: the sample of seed {seed} holds cases that do not fit the device")
     return chosen

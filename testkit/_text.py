@@ -13,7 +13,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 def table(rows: Sequence[Sequence[object]], *, indent: str = "  ") -> list[str]:
     """Lines with aligned columns: numbers right, everything else left."""
-    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    cells = [[f"{cell:,}" if type(cell) is int else str(cell) for cell in row] for row in rows]
     columns = max((len(row) for row in cells), default=0)
     widths = [max((len(row[c]) for row in cells if c < len(row)), default=0) for c in range(columns)]
     lines = []

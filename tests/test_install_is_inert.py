@@ -96,7 +96,7 @@ def output(suite: pytest.Pytester, *arguments: str) -> list[str]:
     result = suite.runpytest_subprocess("-p", "no:cacheprovider", "--basetemp=temporary", *arguments)
     seconds = re.compile(r"\d+\.\d\ds( \(\d:\d\d:\d\d\))?")
     # The closing line is centred: its fill is as long as the seconds leave room for.
-    lines = [re.sub("=+", "=", seconds.sub("0.00s", line)) for line in result.outlines + result.errlines]
+    lines = [re.sub("=+", "=", seconds.sub("0.00s", line)) for line in result.outlines]
     lines = [re.sub("0x[0-9a-f]+", "0x", line) for line in lines]
     return [line for line in lines if not line.startswith("plugins: ")]
 

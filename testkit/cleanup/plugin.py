@@ -84,8 +84,10 @@ class Cleaner:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if call.when == "setup" and not report.skipped:
-            self._ran = True
+        if call.when == "setup":
+            # pytest sets up a method under @unittest.skip, and unittest then runs nothing of it
+            skipped = report.skipped or getattr(getattr(item, "obj", None), "__unittest_skip__", False)
+            self._ran = self._ran or not skipped
         elif call.when == "call":
             self._failure = None  # pytest dropped the one before when this test began
         return report

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from testkit.errors import KitWarning
 from testkit.pairwise._axes import in_fixed_order, make_axes
 from testkit.pairwise._engine import Effort
 from testkit.pairwise._ids import axis_ids
@@ -39,7 +41,9 @@ def parametrize(
     made = make_axes({name: [_value(p) for p in listed] for name, listed in params.items()})
     marks = []
     for axis, listed in zip(made, params.values(), strict=True):
-        ids, _ = axis_ids(axis, [_given_id(p) for p in listed])
+        ids, notes = axis_ids(axis, [_given_id(p) for p in listed])
+        for note in notes:
+            warnings.warn(f"pairwise: {note}", KitWarning, stacklevel=2)
         values = [
             pytest.param(
                 *([value] if len(axis.argnames) == 1 else value),  # type: ignore[misc]  # checked by make_axes

@@ -47,4 +47,6 @@ def scaled(size: int, device_block: int, block: int) -> int:
     blocks, rest = divmod(size, device_block)
     if blocks > KEPT_BLOCKS:
         blocks = KEPT_BLOCKS + blocks.bit_length() - KEPT_BLOCKS.bit_length()
-    return blocks * block + ceil_div(rest * block, device_block)
+    if rest:
+        rest = min(ceil_div(rest * block, device_block), block - 1)
+    return blocks * block + rest
