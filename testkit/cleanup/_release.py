@@ -38,9 +38,9 @@ def release_records(logging_plugin: Any) -> None:
     The runner would forget them when the next test is set up.
     """
     for name in ("caplog_handler", "report_handler"):
-        handler = getattr(logging_plugin, name, None)
-        if hasattr(handler, "reset"):
-            handler.reset()
+        reset = getattr(getattr(logging_plugin, name, None), "reset", None)
+        if callable(reset):
+            reset()
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SCOPE",
         help="clean up after each function (default), module or session; without cleanup_steps the steps are gc, torch",
     )
-    parser.addini(
-        "cleanup_steps",
-        "clean-up steps, one a line: gc, torch or package.module:function",
-        type="linelist",
-        default=None,
-    )
+    steps_help = "clean-up steps, one a line: gc, torch or package.module:function"
+    _settings.add_ini(parser, "cleanup_steps", steps_help, "linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -195,10 +191,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     cleaner = config.stash[CLEANER]
     lines = cleaner.figures.lines()
     asked = cleaner.schedule.scope is not None and not config.option.collectonly
-    if not lines and asked:
-        lines = [f"cleanup: no clean-up ({cleaner.schedule.scope}), since no test ran"]
     missing = [name for name, arrived in cleaner.workers.items() if not arrived]
-    if missing and lines:
-        lines.append(f"cleanup: figures of {', '.join(missing)} are missing, since it did not finish")
+    if missing and (lines or asked):
+        lines.append(f"cleanup: figures of {', '.join(missing)} are missing (not finished)")
+    elif asked and not lines:
+        lines = [f"cleanup: no clean-up ({cleaner.schedule.scope}), since no test ran"]
     for line in lines:
         terminalreporter.write_line(line)

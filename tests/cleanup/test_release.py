@@ -95,6 +95,8 @@ ENDINGS = {
 
             def test_two(self):
                 self.engine = build()
+                self.addCleanup(lambda: self.engine.nope)
+                self.addCleanup(lambda: self.engine.nope)
                 self.fail("planted")
         """,
         2,
@@ -289,28 +291,27 @@ FAILURES = [name for name in ENDINGS if "fail" in name or "error" in name]
 def test_nothing_is_alive_when_a_module_ended_with(
     pytester: pytest.Pytester, run: Run, witness: None, ending: str
 ) -> None:
-    _check(pytester, run, ending)
+    assert seen_after(pytester, run, ending) == nothing_alive(ending)
 
 
 @pytest.mark.parametrize("ending", FAILURES)
 def test_nothing_is_alive_after_the_locals_were_shown_of(
     pytester: pytest.Pytester, run: Run, witness: None, ending: str
 ) -> None:
-    _check(pytester, run, ending, "--showlocals")
+    assert seen_after(pytester, run, ending, "--showlocals") == nothing_alive(ending)
 
 
-def _check(pytester: pytest.Pytester, run: Run, ending: str, *args: str) -> None:
-    source, built = ENDINGS[ending]
+def seen_after(pytester: pytest.Pytester, run: Run, ending: str, *args: str) -> list[str]:
     pytester.makeini(INI)
-    pytester.makepyfile(test_a=source, test_b="def test_next_module(): pass")
+    pytester.makepyfile(test_a=ENDINGS[ending][0], test_b="def test_next_module(): pass")
     result = run("--doctest-modules", *args)
-    result.stdout.fnmatch_lines(
-        [
-            "cleanup: 2 clean-ups (module) in *",
-            f"clean-up: {built} built, 0 alive",
-            f"next set-up: {built} built, 0 alive",
-        ]
-    )
+    result.stdout.fnmatch_lines(["cleanup: 2 clean-ups (module) in *"])
+    return [line for line in result.outlines if line.startswith(("clean-up: ", "next set-up: "))]
+
+
+def nothing_alive(ending: str) -> list[str]:
+    count = f"{ENDINGS[ending][1]} built, 0 alive"
+    return [f"clean-up: {count}", f"next set-up: {count}", f"clean-up: {count}"]
 
 
 @pytest.mark.parametrize("args", [("-x",), ("--maxfail=1",)], ids=" ".join)
