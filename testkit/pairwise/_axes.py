@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from testkit.errors import PairwiseError
 
@@ -61,14 +62,12 @@ class Axis:
 
 def make_axis(name: str, values: Iterable[object]) -> Axis:
     """An axis from a name as in ``parametrize`` and its values; sets are put into one fixed order."""
-    argnames = tuple(part.strip() for part in name.split(",") if part.strip())
+    argnames = tuple(part.strip() for part in name.split(",") if part.strip()) if isinstance(name, str) else ()
     if not argnames or not all(part.isidentifier() for part in argnames):
         raise PairwiseError(
             f"axis name {name!r} is no argument name", fix='name axes as parametrize does: "n" or "n,k,m"'
         )
-    if isinstance(values, Set) and not hasattr(values, "mapping"):
-        values = in_fixed_order(values, name)
-    listed = tuple(values)
+    listed = tuple(in_order(values, name))
     if not listed:
         raise PairwiseError(f"axis {name!r} has no values", fix="give it at least one value, or remove the axis")
     if len(argnames) > 1:
@@ -81,17 +80,35 @@ def make_axis(name: str, values: Iterable[object]) -> Axis:
     return Axis(name, argnames, listed)
 
 
+def in_order(values: Iterable[object], name: str) -> list[object]:
+    """The values of an axis as a list; a set's in the one order that they fix themselves."""
+    if not isinstance(values, Iterable):
+        raise PairwiseError(f"axis {name!r} has {values!r}, not values", fix="give a list of values")
+    if isinstance(values, Set) and not hasattr(values, "mapping"):  # the keys of a mapping have an order
+        return in_fixed_order(values, name)
+    return list(values)
+
+
+def named_values(axes: Mapping[str, Iterable[object]]) -> list[tuple[str, Iterable[object]]]:
+    """The entries of an ``axes`` argument."""
+    if not isinstance(axes, Mapping):
+        raise PairwiseError(
+            f"axes is {type(axes).__name__}, not a mapping", fix='write axes as {"n": [1, 2], "k,m": [(3, 4)]}'
+        )
+    return list(axes.items())
+
+
 def make_axes(axes: Mapping[str, Iterable[object]]) -> list[Axis]:
     """All axes of a model, checked together."""
-    made = [make_axis(name, values) for name, values in axes.items()]
+    made = [make_axis(name, values) for name, values in named_values(axes)]
     if not made:
         raise PairwiseError("a model needs at least one axis", fix="give a mapping from names to values")
     owner: dict[str, str] = {}
     for axis in made:
         for argname in axis.argnames:
-            if argname in owner:
+            if argname in owner or axis.argnames.count(argname) > 1:
                 raise PairwiseError(
-                    f"argument {argname!r} stands in two axes, {owner[argname]!r} and {axis.name!r}",
+                    f"argument {argname!r} stands twice, in axes {owner.get(argname, axis.name)!r} and {axis.name!r}",
                     fix="name each argument in one axis only",
                 )
             owner[argname] = axis.name
@@ -117,6 +134,9 @@ def find_axis(name: str, axes: Sequence[Axis]) -> int | None:
     return None
 
 
+_SCALARS = frozenset({int, bool, float, complex, str, bytes, type(None)})
+
+
 def identity(value: object) -> object:
     """A hashable key that two positions share if and only if they hold the same value.
 
@@ -126,10 +146,10 @@ def identity(value: object) -> object:
     kind = type(value)
     if kind is float:
         return (float, value.hex())  # type: ignore[attr-defined]  # kind is float
-    if kind in (int, bool, str, bytes, type(None)):
-        return (kind, value)
     if kind is complex:
         return (complex, repr(value))
+    if kind in _SCALARS:
+        return (kind, value)
     if kind in (tuple, list):
         return (kind, tuple(identity(part) for part in value))  # type: ignore[attr-defined]  # a sequence
     if kind is dict:
@@ -137,17 +157,50 @@ def identity(value: object) -> object:
     return ("object", id(value))
 
 
+def holding(axis: Axis, wanted: Sequence[tuple[str, object]]) -> list[int]:
+    """Where (each different value once) the axis holds what is ``wanted`` of it, as (argument or axis name, value).
+
+    Positions that hold the same value if there are any, else those that hold an equal one.
+    """
+
+    def held(position: int, name: str) -> object:
+        whole = len(axis.argnames) == 1 or name not in axis.argnames
+        return axis.values[position] if whole else axis.argument(name, position)
+
+    places = [[(held(position, name), value) for name, value in wanted] for position in axis.first_positions]
+    same = [all(_same(value, other) for value, other in pairs) for pairs in places]
+    if any(same):
+        return [position for position, fits in zip(axis.first_positions, same, strict=True) if fits]
+    return [
+        position
+        for position, pairs in zip(axis.first_positions, places, strict=True)
+        if all(matches(value, other) for value, other in pairs)
+    ]
+
+
+def _same(value: object, wanted: object) -> bool:
+    return value is wanted or identity(value) == identity(wanted)
+
+
 def matches(value: object, wanted: object) -> bool:
     """Is ``value`` the one that the user means by ``wanted``: the same object, or equal and of the same type."""
-    if value is wanted or identity(value) == identity(wanted):
+    if _same(value, wanted):
         return True
-    if type(value) is not type(wanted) or isinstance(value, (int, float, complex, str, bytes, tuple, list, dict)):
+    kind = type(value)
+    if kind is not type(wanted) or kind in _SCALARS:
         return False
+    if kind in (tuple, list, dict):
+        one, other = _parts(value), _parts(wanted)
+        return len(one) == len(other) and all(map(matches, one, other))
     try:
         equal = value == wanted
         return equal is True or (getattr(equal, "shape", None) == () and bool(equal))
     except Exception:  # noqa: BLE001 - a foreign __eq__ may raise anything; then the values are not equal
         return False
+
+
+def _parts(container: Any) -> list[object]:
+    return list(container.items() if type(container) is dict else container)
 
 
 def in_fixed_order(values: Iterable[object], name: str) -> list[object]:

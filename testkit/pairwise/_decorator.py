@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from testkit.errors import KitWarning
-from testkit.pairwise._axes import in_fixed_order, make_axes
+from testkit.pairwise._axes import in_order, make_axes, named_values
 from testkit.pairwise._engine import Effort
 from testkit.pairwise._ids import axis_ids
 from testkit.pairwise._plan import Case
@@ -37,7 +37,7 @@ def parametrize(
     """
     import pytest
 
-    params = {name: _in_order(name, values) for name, values in axes.items()}
+    params = {name: in_order(values, name) for name, values in named_values(axes)}
     made = make_axes({name: [_value(p) for p in listed] for name, listed in params.items()})
     marks = []
     for axis, listed in zip(made, params.values(), strict=True):
@@ -61,11 +61,6 @@ def parametrize(
         return target
 
     return decorate
-
-
-def _in_order(name: str, values: Iterable[Any]) -> list[Any]:
-    """The values as a list; a set in the one order that its values fix."""
-    return in_fixed_order(values, name) if isinstance(values, Set) else list(values)
 
 
 def _param(value: Any) -> ParameterSet | None:

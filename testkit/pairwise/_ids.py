@@ -32,7 +32,9 @@ def axis_ids(axis: Axis, given: list[str | None] | None = None) -> tuple[list[st
         text = "-".join(parts) if chosen is None else (f"{axis.name}={chosen}" if len(axis.argnames) == 1 else chosen)
         taken[text] = taken.get(text, 0) + 1
         if taken[text] > 1:
-            alike = f"{text}@{taken[text]}"
+            while (alike := f"{text}@{taken[text]}") in taken:
+                taken[text] += 1
+            taken[alike] = 1
             if axis.first_position_of[position] == position:
                 notes.append(f"axis {axis.name!r}: {value!r} has the id of another value, and is called {alike}")
             text = alike
@@ -64,6 +66,8 @@ def _text(value: object) -> str:
         return f"({inner})" if kind is tuple else f"[{inner}]"
     if kind is dict:
         return "{" + ",".join(f"{_text(k)}:{_text(v)}" for k, v in value.items()) + "}"  # type: ignore[attr-defined]
+    if kind in (set, frozenset):
+        return f"{kind.__name__}{{{','.join(sorted(map(_text, value)))}}}"  # type: ignore[call-overload]  # a set
     if identity(value) != ("object", id(value)):
         return ascii(value)
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)

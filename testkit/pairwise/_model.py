@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -41,13 +41,8 @@ class Model:
         return len(self.crossed) > self.strength
 
     def groups(self) -> Iterator[tuple[int, ...]]:
-        """The groups of axes whose tuples are owed, ascending; one that lies inside another is left out."""
-        crossed = set(self.crossed) if self.wide else set()
-        for group in combinations(range(len(self.levels)), self.strength):
-            if not crossed.issuperset(group):
-                yield group
-        if crossed:
-            yield self.crossed
+        """The groups of axes whose tuples are owed."""
+        return owed_groups(len(self.levels), self.strength, self.crossed)
 
     @cached_property
     def owed_counts(self) -> dict[tuple[int, ...], int]:
@@ -75,3 +70,13 @@ class Model:
             while floor >= 4 and comb(floor - 1, (floor + 1) // 2) < free:
                 floor += 1
         return floor
+
+
+def owed_groups(axes: int, strength: int, crossed: Collection[int]) -> Iterator[tuple[int, ...]]:
+    """Groups of ``strength`` axes, and the ``crossed`` ones as one; a group that lies inside another is left out."""
+    wide = len(crossed) > strength
+    for group in combinations(range(axes), strength):
+        if not (wide and set(crossed).issuperset(group)):
+            yield group
+    if wide:
+        yield tuple(crossed)

@@ -10,7 +10,7 @@ from typing import Any
 
 from testkit.errors import PairwiseError
 from testkit.pairwise import _proof
-from testkit.pairwise._axes import Axis, find_axis, matches, unknown_name
+from testkit.pairwise._axes import Axis, find_axis, holding, unknown_name
 from testkit.pairwise._engine import Effort, Engine, cover
 from testkit.pairwise._model import Model
 from testkit.pairwise._predicates import Predicate, listed, make_rule, predicate_name
@@ -82,7 +82,7 @@ def plan_cases(
     engine: Engine = "testkit",
 ) -> Plan:
     """Choose cases so that every owed tuple is held by one; see ``sample`` for the arguments."""
-    _check_numbers(strength, seed, effort, engine)
+    _check_search(seed, effort, engine)
     model = make_model(axes, strength=strength, full=full, where=where, keep=keep)
     rows = cover(model, seed=seed, effort=effort, engine=engine)
     notes = [
@@ -103,6 +103,8 @@ def make_model(
     keep: Case | Iterable[Case] = (),
 ) -> Model:
     """The covering problem over levels, with its arguments checked."""
+    if not _whole(strength) or strength < 1:
+        raise PairwiseError(f"strength is {strength!r}, not a whole number from 1 up", fix="use 2 for pairs")
     if strength > len(axes):
         raise PairwiseError(
             f"strength {strength} exceeds the {len(axes)} axes {', '.join(axis.name for axis in axes)}",
@@ -123,20 +125,21 @@ def make_model(
     if not space.satisfiable:
         raise _unsatisfiable(levels, rules)
     crossed = tuple(sorted({axis for name in _names(full, axes) for axis in [_crossed(name, axes)]}))
-    kept = tuple(_kept(case, axes, space) for case in ([keep] if isinstance(keep, Mapping) else keep))
-    return Model(space, strength, crossed, kept)
+    if not isinstance(keep, Iterable):
+        raise PairwiseError(f"keep is {keep!r}, not cases", fix='write cases as {"name": value}, or leave keep out')
+    kept = [_kept(case, axes, space) for case in ([keep] if isinstance(keep, Mapping) else keep)]
+    return Model(space, strength, crossed, tuple(case for case in kept if case))
 
 
-def _check_numbers(strength: int, seed: int, effort: Effort, engine: Engine) -> None:
-    if not _whole(strength) or strength < 1:
-        raise PairwiseError(f"strength is {strength!r}, not a whole number from 1 up", fix="use 2 for pairs")
+def _check_search(seed: int, effort: Effort, engine: Engine) -> None:
     if not _whole(seed) or seed < 0:
         raise PairwiseError(f"seed is {seed!r}, not a whole number from 0 up", fix="use 0, or another number")
-    if effort not in ("default", "high") and (not _whole(effort) or int(effort) < 0):
+    known = effort in ("default", "high") if isinstance(effort, str) else _whole(effort) and effort >= 0
+    if not known:
         raise PairwiseError(
             f"effort is {effort!r}", fix='use "default", "high" or a number of moves (0: no search for fewer rows)'
         )
-    if engine not in ("testkit", "allpairspy"):
+    if not isinstance(engine, str) or engine not in ("testkit", "allpairspy"):
         raise PairwiseError(f"engine is {engine!r}", fix='use "testkit" or "allpairspy"')
 
 
@@ -147,6 +150,8 @@ def _whole(value: object) -> bool:
 def _names(full: str | Iterable[str], axes: Sequence[Axis]) -> list[str]:
     if isinstance(full, str):
         return [full] if find_axis(full, axes) is not None else full.split(",")
+    if not isinstance(full, Iterable):
+        raise PairwiseError(f"full is {full!r}, not names", fix='write full as ("n", "k"), or leave it out')
     return list(full)
 
 
@@ -158,7 +163,7 @@ def _crossed(name: str, axes: Sequence[Axis]) -> int:
 
 
 def _kept(case: Case, axes: Sequence[Axis], space: Space) -> dict[int, int]:
-    """A kept case as axis -> level; where entries of one axis fit several of its values, the first allowed one."""
+    """A kept case as axis -> level; where entries of one axis fit several of its values, the first allowed ones."""
     if not isinstance(case, Mapping):
         raise PairwiseError(f"keep holds {case!r}, not a case", fix='write cases as {"name": value}')
     wanted: dict[int, list[tuple[str, Any]]] = {}
@@ -167,33 +172,36 @@ def _kept(case: Case, axes: Sequence[Axis], space: Space) -> dict[int, int]:
         if number is None:
             raise unknown_name("keep", str(name), axes)
         wanted.setdefault(number, []).append((name, value))
-    kept: dict[int, int] = {}
+    fitting: dict[int, list[int]] = {}
     for number, entries in wanted.items():
         axis = axes[number]
-        fitting = [
-            level
-            for level, position in enumerate(axis.first_positions)
-            if all(_holds(axis, position, name, value) for name, value in entries)
-        ]
-        if not fitting:
+        fitting[number] = [axis.first_positions.index(position) for position in holding(axis, entries)]
+        if not fitting[number]:
             shown = ", ".join(f"{name}={value!r}" for name, value in entries)
             raise PairwiseError(
                 f"keep asks for {shown}, which axis {axis.name!r} does not hold",
                 fix="use the value as it stands in the axis (same object, or equal and of the same type)",
             )
-        allowed = [level for level in fitting if space.states({**kept, number: level}) is not None]
-        if not allowed:
-            raise PairwiseError(
-                f"keep asks for {dict(case)!r}, which no allowed case holds", fix="change it or the predicates"
-            )
-        kept[number] = allowed[0]
+    kept = _allowed_choice(fitting, {}, space)
+    if kept is None:
+        raise PairwiseError(
+            f"keep asks for {dict(case)!r}, which no allowed case holds", fix="change it or the predicates"
+        )
     return kept
 
 
-def _holds(axis: Axis, position: int, name: str, value: object) -> bool:
-    if len(axis.argnames) == 1 or name not in axis.argnames:
-        return matches(axis.values[position], value)
-    return matches(axis.argument(name, position), value)
+def _allowed_choice(fitting: Mapping[int, list[int]], chosen: dict[int, int], space: Space) -> dict[int, int] | None:
+    """``chosen`` and one of the fitting levels of each axis after it, so that some allowed case holds all."""
+    if space.states(chosen) is None:
+        return None
+    if len(chosen) == len(fitting):
+        return chosen
+    number = list(fitting)[len(chosen)]
+    for level in fitting[number]:
+        found = _allowed_choice(fitting, {**chosen, number: level}, space)
+        if found is not None:
+            return found
+    return None
 
 
 def _unsatisfiable(levels: Sequence[int], rules: Sequence[Rule]) -> PairwiseError:

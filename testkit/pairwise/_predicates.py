@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from functools import cache, partial
 from itertools import product
 from math import prod
@@ -53,11 +53,11 @@ def make_rule(predicate: Predicate, axes: Sequence[Axis]) -> Rule | bool:
         (scope.index(number), [axes[number].argument(argname, at) for at in axes[number].first_positions])
         for argname, number, _ in used
     ]
-    keywords = [argname if keyword else None for argname, _, keyword in used]
+    called = [(argname, keyword) for argname, _, keyword in used]
 
     def allows(levels: tuple[int, ...]) -> bool:
         values = [column[levels[place]] for place, column in columns]
-        return _ask(predicate, name, keywords, values)
+        return _ask(predicate, name, called, values)
 
     if not scope:
         return allows(())
@@ -68,16 +68,29 @@ def make_rule(predicate: Predicate, axes: Sequence[Axis]) -> Rule | bool:
     return Rule(name, scope, table.__contains__, table)
 
 
-def _ask(predicate: Predicate, name: str, keywords: Sequence[str | None], values: Sequence[object]) -> bool:
-    positional = [value for keyword, value in zip(keywords, values, strict=True) if keyword is None]
-    named = {keyword: value for keyword, value in zip(keywords, values, strict=True) if keyword is not None}
+def _ask(predicate: Predicate, name: str, called: Sequence[tuple[str, bool]], values: Sequence[object]) -> bool:
+    """The predicate's answer; ``called`` holds for each value its argument name and whether it goes by keyword."""
+    positional = [value for (_, keyword), value in zip(called, values, strict=True) if not keyword]
+    named = {argname: value for (argname, keyword), value in zip(called, values, strict=True) if keyword}
     try:
-        return bool(predicate(*positional, **named))
+        answer = predicate(*positional, **named)
+        if answer is True or answer is False:
+            return answer
+        if not isinstance(answer, (Awaitable, Generator)):
+            return bool(answer)
     except Exception as error:
+        asked = ", ".join(f"{argname}={value!r}" for (argname, _), value in zip(called, values, strict=True))
+        problem = f"predicate {name} raised {type(error).__name__}: {error}, for {asked}"
         raise PairwiseError(
-            f"predicate {name} raised {type(error).__name__}: {error}, for {', '.join(map(repr, values))}",
+            " ".join(problem.split()),  # one line, whatever the values print
             fix="a predicate may be asked about any combination of its arguments: let it answer False",
         ) from error
+    if isinstance(answer, (Coroutine, Generator)):
+        answer.close()
+    raise PairwiseError(
+        f"predicate {name} answers with a {type(answer).__name__}, which is always true",
+        fix="write it with plain def and return",
+    )
 
 
 def _arguments(predicate: Predicate, name: str, axes: Sequence[Axis]) -> list[tuple[str, int, bool]]:

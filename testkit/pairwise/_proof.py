@@ -25,7 +25,7 @@ def prove(model: Model, rows: Sequence[Sequence[int]]) -> None:
             raise _broken(f"the kept case {dict(kept)} is not in")
     columns = list(zip(*rows, strict=True))
     for group, owed in model.owed_counts.items():
-        if _held(columns, group) != owed:
+        if held(columns, group) != owed:
             raise _broken(f"tuples of axes {group} are missing")
 
 
@@ -40,7 +40,7 @@ def _allowed(model: Model, rows: Sequence[Sequence[int]]) -> Sequence[Sequence[i
     return [row for row in rows if model.space.allows(row)] if model.space.rules else rows
 
 
-def _held(columns: Sequence[Sequence[int]], group: Sequence[int]) -> int:
+def held(columns: Sequence[Sequence[int]], group: Sequence[int]) -> int:
     """How many different value tuples the axes ``group`` show."""
     return len(set(zip(*[columns[axis] for axis in group], strict=True)))
 
@@ -48,7 +48,7 @@ def _held(columns: Sequence[Sequence[int]], group: Sequence[int]) -> int:
 def covered(model: Model, rows: Sequence[Sequence[int]]) -> int:
     """How many owed tuples the allowed ones among ``rows`` hold."""
     columns = list(zip(*_allowed(model, rows), strict=True))
-    return sum(_held(columns, group) for group in model.owed_counts) if columns else 0
+    return sum(held(columns, group) for group in model.owed_counts) if columns else 0
 
 
 def missing(model: Model, rows: Sequence[Sequence[int]]) -> Iterator[tuple[tuple[int, ...], Levels]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from testkit.errors import KitWarning, PairwiseError
 from testkit.pairwise import _proof
-from testkit.pairwise._axes import Axis, make_axes, matches, unknown_name
+from testkit.pairwise._axes import Axis, holding, make_axes, unknown_name
 from testkit.pairwise._engine import Effort, Engine
 from testkit.pairwise._plan import Case, level_of_position, make_model, plan_cases
 from testkit.pairwise._predicates import Predicate
@@ -125,11 +125,15 @@ def coverage(
 
 def _checked(axes: Sequence[Axis], rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     argnames = {argname for axis in axes for argname in axis.argnames}
-    checked = list(rows)
+    if not isinstance(rows, Iterable):
+        raise PairwiseError(f"rows is {rows!r}, not cases", fix='write cases as {"name": value}')
+    checked = [rows] if isinstance(rows, Mapping) else list(rows)
     for place, row in enumerate(checked):
+        if not isinstance(row, Mapping):
+            raise PairwiseError(f"row {place} is {row!r}, not a case", fix='write cases as {"name": value}')
         for name in row:
             if name not in argnames:
-                raise unknown_name(f"row {place}", name, axes)
+                raise unknown_name(f"row {place}", str(name), axes)
         lacking = sorted(argnames - set(row))
         if lacking:
             raise PairwiseError(f"row {place} lacks {', '.join(lacking)}", fix="give complete cases")
@@ -137,8 +141,7 @@ def _checked(axes: Sequence[Axis], rows: Iterable[Mapping[str, Any]]) -> list[Ma
 
 
 def _position(axis: Axis, row: Mapping[str, Any], place: int) -> int:
-    for position in range(len(axis.values)):
-        if all(matches(axis.argument(argname, position), row[argname]) for argname in axis.argnames):
-            return position
+    for position in holding(axis, [(argname, row[argname]) for argname in axis.argnames]):
+        return position
     shown = ", ".join(f"{argname}={row[argname]!r}" for argname in axis.argnames)
     raise PairwiseError(f"row {place} has {shown}, which axis {axis.name!r} does not hold", fix="use its values")

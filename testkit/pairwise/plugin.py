@@ -1,1 +1,256 @@
-"""pytest's side of testkit.pairwise."""
+"""pytest's side of testkit.pairwise: the marker, the options, thinning at collection, the summary of what ran.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from testkit._settings import add_option
+from testkit.errors import PairwiseError
+from testkit.pairwise._request import Options, Request, marked_request, read_options, unmarked_request
+
+if TYPE_CHECKING:
+    from testkit.pairwise._named import Named
+    from testkit.pairwise._tally import Tally
+
+MARKER = "pairwise"
+MARKER_HELP = (
+    f"{MARKER}(strength=None, *, full=(), where=None, keep=(), seed=None, effort=None): run a covering array of the "
+    "parametrize axes (by default every pair of values that some allowed case holds) instead of the full product."
+)
+ON_THE_WIRE = "testkit_pairwise"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_option(parser, "--no-pairwise", ini=False, action="store_true", help="run the full product of every function")
+    add_option(parser, "--pairwise-strength", metavar="N", help="cover every N-tuple of values (default 2)")
+    add_option(parser, "--pairwise-seed", metavar="N", help="another, equally valid choice of cases (default 0)")
+    add_option(parser, "--pairwise-effort", metavar="default|high|N", help="moves to spend on fewer cases")
+    add_option(parser, "--pairwise-over", metavar="N", help="also thin unmarked functions with more than N cases")
+    add_option(
+        parser,
+        "--pairwise-report",
+        action="store_const",
+        const="true",
+        help="list the owed tuples that did not run, with the reason",
+    )
+    add_option(
+        parser, "--pairwise-fail-under", metavar="PERCENT", help="fail if a smaller share of the owed tuples ran"
+    )
+    add_option(parser, "--pairwise-engine", metavar="testkit|allpairspy", help="what chooses the cases")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER_HELP)
+    try:
+        options = read_options(config)
+    except PairwiseError as error:
+        raise pytest.UsageError(str(error)) from error
+    thinning = config.stash[THINNING] = Thinning(config, options)
+    if hasattr(config, "workerinput"):
+        return
+    if config.getoption("dist", "no") != "no":
+        config.pluginmanager.register(FromWorkers(thinning))
+    if options.fail_under.value is not None and not options.off:
+        thinning.summary()  # it fails a run in which nothing was thinned
+
+
+class Thinning:
+    """One process's thinned functions. What acts on single tests is registered when there is one."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self.config = config
+        self.options = options
+        self.tallies: dict[str, Tally] = {}
+        self._named: Named | None = None
+        self._acting = False
+
+    def request(self, definition: pytest.Function) -> Request | None:
+        """How to thin this function, or None."""
+        if self.options.off:
+            return None
+        marker = definition.get_closest_marker(MARKER)
+        if marker is not None:
+            return marked_request(marker, self.options)
+        return None if self.options.over.value is None else unmarked_request(self.options)
+
+    def named(self, definition: pytest.Function) -> set[str]:
+        """Cases of this function that the user asked for by node id."""
+        if self._named is None:
+            from testkit.pairwise._named import Named
+
+            self._named = Named(self.config)
+        return self._named.of(definition)
+
+    def add(self, tally: Tally) -> None:
+        self.tallies[tally.nodeid] = tally
+        if hasattr(self.config, "workerinput"):
+            if not self._acting:
+                self._acting = True
+                self.config.pluginmanager.register(ToController(self))
+        else:
+            self.summary()
+
+    def summary(self) -> None:
+        if not self._acting:
+            self._acting = True
+            self.config.pluginmanager.register(Summary(self))
+
+    def select(self, items: Iterable[pytest.Item]) -> None:
+        collected = [item.nodeid for item in items]
+        for tally in self.tallies.values():
+            tally.select(collected)
+
+
+THINNING = pytest.StashKey[Thinning]()
+
+
+# Innermost wrapper: it sees the parametrize calls of every hook, and outer wrappers see its result.
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
+    thinning = metafunc.config.stash[THINNING]
+    with refusing(f"marker of {metafunc.definition.nodeid}"):
+        request = thinning.request(metafunc.definition)
+    if request is None:
+        return (yield)
+    from testkit.pairwise._metafunc import Recorder, thin
+    from testkit.pairwise._tally import Tally
+
+    recorder = Recorder(metafunc)
+    try:
+        result = yield
+    finally:
+        calls = recorder.stop()
+    with refusing(request.place_of(metafunc.definition.nodeid)):
+        thinned = thin(metafunc, calls, request, thinning.named(metafunc.definition))
+    if thinned is not None:
+        thinning.add(Tally.of(thinned))
+    return result
+
+
+@contextmanager
+def refusing(place: str) -> Generator[None, None, None]:
+    """A PairwiseError inside fails the collection of this file, in two lines and with no traceback."""
+    refusal = ""
+    try:
+        yield
+    except PairwiseError as error:
+        error.where = error.where or place
+        refusal = str(error)
+    if refusal:
+        pytest.fail(refusal, pytrace=False)
+
+
+class ToController:
+    """On an xdist worker: the plan goes out once, with the first report."""
+
+    def __init__(self, thinning: Thinning) -> None:
+        self.thinning = thinning
+        self._sent = False
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.thinning.select(session.items)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self, report: Any) -> Generator[None, Any, Any]:
+        data = yield
+        if isinstance(data, dict) and not self._sent and isinstance(report, pytest.TestReport):
+            self._sent = True
+            data[ON_THE_WIRE] = [tally.to_data() for tally in self.thinning.tallies.values()]
+        return data
+
+
+class FromWorkers:
+    """On an xdist controller: the first plan that a worker sends begins the summary."""
+
+    def __init__(self, thinning: Thinning) -> None:
+        self.thinning = thinning
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_from_serializable(self, data: dict[str, Any]) -> None:
+        sent = data.pop(ON_THE_WIRE, None)
+        if sent is not None and not self.thinning.tallies:
+            from testkit.pairwise._tally import Tally
+
+            for tally in sent:
+                self.thinning.add(Tally.from_data(tally))
+
+
+class Summary:
+    """Follows the cases of thinned functions to their end and says what ran."""
+
+    def __init__(self, thinning: Thinning) -> None:
+        self.thinning = thinning
+        self._shortfall = ""
+        self._by_case: dict[str, Tally] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.thinning.select(session.items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not self._by_case:
+            self._by_case = {case: tally for tally in self.thinning.tallies.values() for case in tally.fate}
+        tally = self._by_case.get(report.nodeid)
+        fate = fate_of(report) if tally is not None else None
+        if tally is not None and fate is not None:
+            tally.settle(report.nodeid, fate)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        from testkit.pairwise._tally import shortfall
+
+        limit = self.thinning.options.fail_under
+        if limit.value is None or session.config.option.collectonly:
+            return
+        self._shortfall = shortfall(self.thinning.tallies.values(), limit.value, limit.source)
+        if self._shortfall and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from testkit.pairwise._tally import summary_lines
+
+        options = self.thinning.options
+        lines = summary_lines(
+            self.thinning.tallies.values(),
+            ran=not terminalreporter.config.option.collectonly,
+            missing=options.report.value,
+        )
+        if lines or self._shortfall:
+            terminalreporter.section("pairwise", sep="-")
+            for line in lines:
+                terminalreporter.line(line)
+            for line in self._shortfall.splitlines():
+                terminalreporter.line(line, red=True)
+
+
+def fate_of(report: pytest.TestReport) -> str | None:
+    """What this report says became of a case: ran (its call phase ended), or why it did not; None if nothing."""
+    if hasattr(report, "context"):  # one of several subtests; the test's own report follows
+        return None
+    expected = hasattr(report, "wasxfail")
+    if report.when == "call":
+        if not report.skipped or (expected and not _gave_up(report)):
+            return "ran"
+        return f"called pytest.xfail: {report.wasxfail}" if expected else _skip_reason(report)
+    if report.when == "setup":
+        if report.skipped:
+            return f"not run by its xfail mark: {report.wasxfail}" if expected else _skip_reason(report)
+        return "set-up failed" if report.failed else None
+    return None if report.when == "teardown" else "its worker crashed"
+
+
+def _gave_up(report: pytest.TestReport) -> bool:
+    """Did the body call ``pytest.xfail``, which ends it like a skip, or did a mark expect the failure?"""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(getattr(crash, "message", "")).startswith("_pytest.outcomes.XFailed")
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    longrepr = report.longrepr
+    reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+    return f"skipped: {reason.removeprefix('Skipped: ')}"

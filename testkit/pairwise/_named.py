@@ -1,0 +1,34 @@
+"""Cases that the user asked for by node id: on the command line, or through ``--lf`` and ``--ff``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class Named:
+    """The bracketed parts of node ids, by file and function; built once a run from pytest's config."""
+
+    def __init__(self, config: Any) -> None:
+        self._cases: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+        here = str(config.invocation_params.dir)
+        for argument in config.args:
+            self._add(here, str(argument))
+        cache = getattr(config, "cache", None)
+        if cache is not None and (config.getoption("lf", False) or config.getoption("failedfirst", False)):
+            for nodeid in cache.get("cache/lastfailed", {}):
+                self._add(str(config.rootpath), nodeid)
+
+    def _add(self, folder: str, text: str) -> None:
+        function, bracket, rest = text.partition("[")
+        path, *names = function.split("::")
+        if bracket and names and rest.endswith("]"):
+            key = (os.path.realpath(os.path.join(folder, path)), tuple(names))
+            self._cases.setdefault(key, set()).add(rest[:-1])
+
+    def of(self, definition: Any) -> set[str]:
+        """The named cases of one function, as the text between the brackets."""
+        if not self._cases:
+            return set()
+        names = tuple(definition.nodeid.split("::")[1:])
+        return self._cases.get((os.path.realpath(str(definition.path)), names), set())
