@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import nox
@@ -10,7 +11,16 @@ import nox
 nox.options.sessions = ["lint", "types", "tests"]
 
 # Everything the tests read, except the package itself.
-BESIDE_THE_PACKAGE = ["tests", "examples", "benchmarks", "docs", "README.md", "pyproject.toml"]
+BESIDE_THE_PACKAGE = [
+    "tests",
+    "examples",
+    "benchmarks",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "pyproject.toml",
+]
 PYTEST = ["python", "-m", "pytest", "-n", "2", "--dist", "worksteal", "-m", "not long"]
 
 
@@ -46,22 +56,27 @@ def minimums(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build the wheel and test it where the checkout cannot be imported."""
+    """Build the wheel and test it outside the checkout, where only the wheel can be imported."""
     session.install("build>=1.2")
-    outside = Path(session.create_tmp()).resolve()
-    shutil.rmtree(outside)
-    session.run("python", "-m", "build", "--wheel", "--outdir", str(outside / "dist"))
-    built = next((outside / "dist").glob("*.whl"))
-    session.install(f"kernel-testkit[test] @ {built.as_uri()}")
+    # Not session.create_tmp(): it lies in the checkout, whose conftest.py and pyproject.toml pytest would find.
+    with tempfile.TemporaryDirectory() as name:
+        outside = Path(name)
+        # By way of the sdist: a wheel built in the checkout would hold what an old build/ folder still has.
+        session.run("python", "-m", "build", "--outdir", str(outside / "dist"), silent=True)
+        built = next((outside / "dist").glob("*.whl"))
+        session.install(f"kernel-testkit[test] @ {built.as_uri()}")
+        copy_what_tests_read(outside / "tree")
+        with session.chdir(outside / "tree"):
+            where = session.run("python", "-c", "import testkit; print(testkit.__file__)", silent=True)
+            if "site-packages" not in str(where):
+                session.error(f"the checkout was imported, not the wheel: {where}")
+            session.run(*PYTEST, *session.posargs)
+
+
+def copy_what_tests_read(target: Path) -> None:
+    target.mkdir()
     for name in BESIDE_THE_PACKAGE:
-        source, target = Path(name), outside / "tree" / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        if Path(name).is_dir():
+            shutil.copytree(name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(source, target)
-    with session.chdir(outside / "tree"):
-        where = session.run("python", "-c", "import testkit; print(testkit.__file__)", silent=True)
-        if "site-packages" not in str(where):
-            session.error(f"the checkout was imported, not the wheel: {where}")
-        session.run(*PYTEST, *session.posargs)
+            shutil.copy(name, target / name)

@@ -93,6 +93,16 @@ def test_readme_has_one_row_a_capability_and_names_no_option_that_is_not_there(o
     assert spoken_of <= our_names["options"]
 
 
+def test_the_example_of_the_readme_prints_what_the_readme_shows(pytester: pytest.Pytester) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    example, shown = re.search(r"^```python\n(.*?)^```\n\n```\n\$ pytest\n(.*?)^```", text, re.M | re.S).groups()
+    pytester.makepyfile(test_gemm=example)
+    printed = pytester.runpytest_subprocess("-p", "testkit").outlines
+    for line in filter(None, shown.splitlines()):
+        # Seconds differ, and with them the fill of the closing line.
+        assert re.sub(r"=| in [\d.]+s", "", line) in [re.sub(r"=| in [\d.]+s", "", other) for other in printed]
+
+
 def test_links_between_our_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         if not page.is_file():

@@ -6,7 +6,7 @@ from random import Random
 from typing import Literal
 
 from testkit.pairwise._algebra import algebraic
-from testkit.pairwise._grow import Grown, grow
+from testkit.pairwise._grow import Grown, Ties, grow
 from testkit.pairwise._model import Model, Row
 from testkit.pairwise._peer import allpairspy_rows
 from testkit.pairwise._proof import prove
@@ -40,14 +40,15 @@ def cover(model: Model, *, seed: int, effort: Effort, engine: Engine) -> list[Ro
 
 def _cover(model: Model, seed: int, effort: Effort) -> Grown:
     order, prefer = _orders(model, seed)
-    best = grow(model, order, prefer, balanced=True, seed=seed)
+    best = grow(model, order, prefer, "chance", seed)
     if len(best.rows) > model.floor and not model.kept and not model.wide and not model.space.components:
         known = algebraic([model.levels[a] for a in order], model.strength, len(best.rows))
         if known:
             best = Grown(_from_algebra(known, order, prefer))
-    if len(best.rows) > model.floor:
-        other = grow(model, order, prefer, balanced=False, seed=seed)
-        best = min(best, other, key=lambda grown: len(grown.rows))
+    others: tuple[Ties, ...] = ("least used", "first")
+    for ties in others:
+        if len(best.rows) > model.floor:
+            best = min(best, grow(model, order, prefer, ties, seed), key=lambda grown: len(grown.rows))
     if len(best.rows) > model.floor and model.strength == 2:
         best = shrink(model, best, _moves(effort, len(best.rows) * len(order)), seed)
     return best
@@ -90,4 +91,4 @@ def _completed(model: Model, rows: list[Row]) -> list[Row]:
     kept = (*model.kept, *(dict(enumerate(row)) for row in allowed))
     extended = Model(model.space, model.strength, model.crossed, kept)
     order, prefer = _orders(model, 0)
-    return grow(extended, order, prefer, balanced=True).rows
+    return grow(extended, order, prefer, "least used").rows

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from testkit.pairwise._model import OPEN, Model, Row
 
@@ -25,28 +25,34 @@ class Grown:
     pinned: list[frozenset[int]] = field(default_factory=list)
 
 
-def grow(
-    model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]], *, balanced: bool, seed: int = 0
-) -> Grown:
+Ties = Literal["chance", "least used", "first"]
+"""Which of the values that cover most is taken: the least used and then by chance, so that no two axes run in step
+and more of the tuples that nobody owes are held too; the least used; or the first. Each is smallest on some models."""
+
+
+def grow(model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]], ties: Ties, seed: int = 0) -> Grown:
     """An array for ``model``: axes added in ``order``, values of axis ``a`` tried in the order ``prefer[a]``.
 
-    ``order`` begins with the crossed axes. ``balanced`` breaks ties towards the value used least so far. ``seed``
-    decides the cells that no owed tuple needs.
+    ``order`` begins with the crossed axes. Cells that no owed tuple needs are filled by chance, from ``seed``.
     """
-    growth = _Growth(model, order, prefer)
+    growth = _Growth(model, order, prefer, ties, seed)
     pinned = growth.begin()
     for position in range(growth.base, len(order)):
-        growth.extend(position, balanced)
-    growth.fill(seed)
+        growth.extend(position)
+    growth.fill()
     return Grown(growth.cells, pinned)
 
 
 class _Growth:
-    def __init__(self, model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, model: Model, order: Sequence[int], prefer: Sequence[Sequence[int]], ties: Ties, seed: int
+    ) -> None:
         self.model = model
         self.space = model.space
         self.order = order
         self.prefer = prefer
+        self.ties = ties
+        self.random = Random(seed).random
         self.depth = model.strength - 1
         self.base = max(len(model.crossed), model.strength)
         self.cells: list[Row] = []
@@ -162,10 +168,10 @@ class _Growth:
 
     # ---------------------------------------------------------------- one axis more
 
-    def extend(self, position: int, balanced: bool) -> None:
+    def extend(self, position: int) -> None:
         """Give the axis at ``position`` a value in each row (horizontal growth), then add rows (vertical)."""
         missing = self._owed(position)
-        self._horizontal(position, missing, balanced)
+        self._horizontal(position, missing)
         self._vertical(position, missing)
 
     def _owed(self, position: int) -> list[int]:
@@ -202,11 +208,13 @@ class _Growth:
         self._known[key] = found
         return found
 
-    def _horizontal(self, position: int, missing: list[int], balanced: bool) -> None:
+    def _horizontal(self, position: int, missing: list[int]) -> None:
         axis, depth = self.order[position], self.depth
         free = self.space.component_of[axis] is None
-        allowed: Sequence[int] = self.prefer[axis]
-        used = [0] * len(allowed)
+        random = self.random
+        turns = self._turns(self.prefer[axis])
+        used = [0] * len(self.prefer[axis])
+        balanced = self.ties != "first"
         weight = len(self.cells) + 1 if balanced else 1
         kept = len(self.model.kept)
         begins = [sizes[position] for sizes in self.sizes]
@@ -218,8 +226,8 @@ class _Growth:
             if best == OPEN:
                 highest = 0
                 if not free:
-                    allowed = self._preferred(row, axis)
-                for value in allowed:
+                    turns = self._turns(self._preferred(row, axis))
+                for value in turns[int(random() * len(turns))]:
                     score = (missing[value] & tuples).bit_count() * weight - used[value]
                     if score > highest:
                         highest, best = score, value
@@ -239,8 +247,13 @@ class _Growth:
             if not missing[best] and row >= kept:
                 if not any(missing):
                     break
-                if free:
-                    allowed = [value for value in allowed if missing[value]]
+                turns = self._turns([value for value in turns[0] if missing[value]])
+
+    def _turns(self, values: Sequence[int]) -> list[Sequence[int]]:
+        """The orders in which a row may try the values: as they stand, or to leave it to chance, from each on."""
+        if self.ties != "chance":
+            return [values]
+        return [[*values[start:], *values[:start]] for start in range(len(values))]
 
     def _preferred(self, row: int, axis: int) -> list[int]:
         allowed = set(self.space.values(self.states[row], axis))
@@ -280,9 +293,8 @@ class _Growth:
             wanted[self.order[position]] = value
         return wanted
 
-    def fill(self, seed: int) -> None:
-        """Give every open cell an allowed value by chance, so that no two axes run in step."""
-        random = Random(seed).random
+    def fill(self) -> None:
+        """Give every open cell an allowed value, by chance."""
         for axis in self.order:
             free = self.space.component_of[axis] is None
             allowed: Sequence[int] = self.prefer[axis]
@@ -290,6 +302,6 @@ class _Growth:
                 if cells[axis] == OPEN:
                     if not free:
                         allowed = self._preferred(row, axis)
-                    value = cells[axis] = allowed[int(random() * len(allowed))]
+                    value = cells[axis] = allowed[int(self.random() * len(allowed))]
                     if not free:
                         self.states[row] = self._fits(row, {axis: value}) or []

@@ -9,7 +9,7 @@ from typing import Any
 
 from testkit.errors import KitWarning, PairwiseError
 from testkit.pairwise import _proof
-from testkit.pairwise._axes import Axis, holding, make_axes, unknown_name
+from testkit.pairwise._axes import Axis, holding, identity, make_axes, unknown_name
 from testkit.pairwise._engine import Effort, Engine
 from testkit.pairwise._plan import Case, level_of_position, make_model, plan_cases
 from testkit.pairwise._predicates import Predicate
@@ -110,8 +110,9 @@ def coverage(
     made = make_axes(axes)
     model = make_model(made, strength=strength, full=full, where=where)
     numbers = [level_of_position(axis) for axis in made]
+    known = [_by_identity(axis) for axis in made]
     levels = [
-        [number[_position(axis, row, place)] for axis, number in zip(made, numbers, strict=True)]
+        [number[_position(axis, places, row, place)] for axis, number, places in zip(made, numbers, known, strict=True)]
         for place, row in enumerate(_checked(made, rows))
     ]
     missing = []
@@ -140,7 +141,15 @@ def _checked(axes: Sequence[Axis], rows: Iterable[Mapping[str, Any]]) -> list[Ma
     return checked
 
 
-def _position(axis: Axis, row: Mapping[str, Any], place: int) -> int:
+def _by_identity(axis: Axis) -> dict[tuple[object, ...], int]:
+    """For each different value, as the identities of its arguments, the position where it stands first."""
+    return {tuple(map(identity, axis.arguments(position).values())): position for position in axis.first_positions}
+
+
+def _position(axis: Axis, known: Mapping[tuple[object, ...], int], row: Mapping[str, Any], place: int) -> int:
+    position = known.get(tuple([identity(row[argname]) for argname in axis.argnames]))
+    if position is not None:
+        return position
     for position in holding(axis, [(argname, row[argname]) for argname in axis.argnames]):
         return position
     shown = ", ".join(f"{argname}={row[argname]!r}" for argname in axis.argnames)

@@ -55,10 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     thinning = config.stash[THINNING] = Thinning(config, options)
     if hasattr(config, "workerinput"):
         return
-    if config.getoption("dist", "no") != "no":
-        config.pluginmanager.register(FromWorkers(thinning))
-    if options.fail_under.value is not None and not options.off:
-        thinning.summary()  # it fails a run in which nothing was thinned
+    distributed = config.getoption("dist", "no") != "no"  # then only the workers see what is thinned
+    if distributed or (options.fail_under.value is not None and not options.off):
+        thinning.summary()
 
 
 class Thinning:
@@ -137,14 +136,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
 @contextmanager
 def refusing(place: str) -> Generator[None, None, None]:
     """A PairwiseError inside fails the collection of this file, in two lines and with no traceback."""
-    refusal = ""
     try:
         yield
     except PairwiseError as error:
         error.where = error.where or place
-        refusal = str(error)
-    if refusal:
-        pytest.fail(refusal, pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 class ToController:
@@ -166,22 +162,6 @@ class ToController:
         return data
 
 
-class FromWorkers:
-    """On an xdist controller: the first plan that a worker sends begins the summary."""
-
-    def __init__(self, thinning: Thinning) -> None:
-        self.thinning = thinning
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_from_serializable(self, data: dict[str, Any]) -> None:
-        sent = data.pop(ON_THE_WIRE, None)
-        if sent is not None and not self.thinning.tallies:
-            from testkit.pairwise._tally import Tally
-
-            for tally in sent:
-                self.thinning.add(Tally.from_data(tally))
-
-
 class Summary:
     """Follows the cases of thinned functions to their end and says what ran."""
 
@@ -193,7 +173,14 @@ class Summary:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.thinning.select(session.items)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        sent = report.__dict__.pop(ON_THE_WIRE, None)  # a worker's plan, with its first report
+        if sent is not None and not self.thinning.tallies:
+            from testkit.pairwise._tally import Tally
+
+            for data in sent:
+                self.thinning.add(Tally.from_data(data))
         if not self._by_case:
             self._by_case = {case: tally for tally in self.thinning.tallies.values() for case in tally.fate}
         tally = self._by_case.get(report.nodeid)
@@ -205,7 +192,7 @@ class Summary:
         from testkit.pairwise._tally import shortfall
 
         limit = self.thinning.options.fail_under
-        if limit.value is None or session.config.option.collectonly:
+        if limit.value is None or self.thinning.options.off or session.config.option.collectonly:
             return
         self._shortfall = shortfall(self.thinning.tallies.values(), limit.value, limit.source)
         if self._shortfall and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
