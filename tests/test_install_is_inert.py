@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,7 @@ SUITE = """
 
 WITNESS = f"""
     import json
+    import os
     import sys
     import pytest
 
@@ -70,7 +72,8 @@ WITNESS = f"""
             hook: [impl.function.__module__ for impl in getattr(config.hook, hook).get_hookimpls()]
             for hook in {PER_TEST_HOOKS!r}
         }}
-        with open("witness.json", "w") as file:
+        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        with open(f"witness-{{process}}.json", "w") as file:
             json.dump({{
                 "heavy": [name for name in {HEAVY!r} if name in sys.modules],
                 "testkit": [name for name in sys.modules if name.split(".")[0] == "testkit"],
@@ -129,21 +132,31 @@ def test_output_is_the_same_under_xdist(suite: pytest.Pytester) -> None:
     assert lines() == lines("-p", "no:testkit")
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_an_unmarked_run_ends_with_nothing_of_ours_at_work(suite: pytest.Pytester, workers: str) -> None:
+def witnesses(suite: pytest.Pytester, *arguments: str) -> dict[str, dict[str, Any]]:
+    """What each process of a run saw at its end: ``main``, and under xdist ``gw0``, ``gw1``."""
     suite.makeconftest(WITNESS)
-    suite.runpytest_subprocess(workers)
-    seen = json.loads((suite.path / "witness.json").read_text())
-    assert "testkit" in seen["plugins"], "the entry point did not load"
-    assert {"testkit.pairwise.plugin", "testkit.cleanup.plugin"} <= set(seen["plugins"])
-    assert seen["heavy"] == []
-    assert seen["faces"] == []
-    assert not {hook: modules for hook, modules in seen["per_test"].items() if modules}
+    suite.runpytest_subprocess(*arguments)
+    return {path.stem.removeprefix("witness-"): json.loads(path.read_text()) for path in suite.path.glob("witness-*")}
+
+
+@pytest.mark.parametrize(("option", "processes"), [("-n0", {"main"}), ("-n2", {"main", "gw0", "gw1"})])
+def test_an_unmarked_run_ends_with_nothing_of_ours_at_work(
+    suite: pytest.Pytester, option: str, processes: set[str]
+) -> None:
+    seen = witnesses(suite, option)
+    assert set(seen) == processes
+    for process, saw in seen.items():
+        assert {"testkit", "testkit.pairwise.plugin", "testkit.cleanup.plugin"} <= set(saw["plugins"])
+        assert saw["heavy"] == []
+        assert saw["faces"] == []
+        at_work = {hook for hook, modules in saw["per_test"].items() if modules}
+        if process == "main" and len(processes) > 1:
+            # Only workers collect, so the controller listens for a plan that may come with their reports.
+            at_work.discard("pytest_runtest_logreport")
+        assert not at_work
 
 
 def test_left_out_means_not_even_imported(suite: pytest.Pytester) -> None:
-    suite.makeconftest(WITNESS)
-    suite.runpytest_subprocess("-p", "no:testkit")
-    seen = json.loads((suite.path / "witness.json").read_text())
-    assert seen["plugins"] == []
-    assert seen["testkit"] == []
+    saw = witnesses(suite, "-p", "no:testkit")["main"]
+    assert saw["plugins"] == []
+    assert saw["testkit"] == []

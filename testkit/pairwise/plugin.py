@@ -52,23 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
         options = read_options(config)
     except PairwiseError as error:
         raise pytest.UsageError(str(error)) from error
-    thinning = config.stash[THINNING] = Thinning(config, options)
-    if hasattr(config, "workerinput"):
-        return
-    distributed = config.getoption("dist", "no") != "no"  # then only the workers see what is thinned
-    if distributed or (options.fail_under.value is not None and not options.off):
-        thinning.summary()
+    config.stash[THINNING] = Thinning(config, options)
 
 
 class Thinning:
-    """One process's thinned functions. What acts on single tests is registered when there is one."""
+    """One process's thinned functions, and what fell short of the limit at the end."""
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self.config = config
         self.options = options
         self.tallies: dict[str, Tally] = {}
+        self.shortfall = ""
         self._named: Named | None = None
-        self._acting = False
 
     def request(self, definition: pytest.Function) -> Request | None:
         """How to thin this function, or None."""
@@ -88,23 +83,24 @@ class Thinning:
         return self._named.of(definition)
 
     def add(self, tally: Tally) -> None:
+        if not self.tallies and hasattr(self.config, "workerinput"):
+            self.config.pluginmanager.register(ToController(self))
         self.tallies[tally.nodeid] = tally
-        if hasattr(self.config, "workerinput"):
-            if not self._acting:
-                self._acting = True
-                self.config.pluginmanager.register(ToController(self))
-        else:
-            self.summary()
 
-    def summary(self) -> None:
-        if not self._acting:
-            self._acting = True
-            self.config.pluginmanager.register(Summary(self))
+    def settle(self, reports: Iterable[object]) -> None:
+        """Learn from all reports of the run what became of each case; from a worker's, what was thinned at all."""
+        from testkit.pairwise._tally import Tally
 
-    def select(self, items: Iterable[pytest.Item]) -> None:
-        collected = [item.nodeid for item in items]
-        for tally in self.tallies.values():
-            tally.select(collected)
+        of_tests = [report for report in reports if isinstance(report, pytest.TestReport)]
+        sent = next((plan for report in of_tests if (plan := getattr(report, ON_THE_WIRE, None))), ())
+        for data in sent:
+            self.tallies.setdefault(data["nodeid"], Tally.from_data(data))
+        tally_of = {case: tally for tally in self.tallies.values() for case in tally.fate}
+        for report in of_tests if tally_of else ():
+            tally = tally_of.get(report.nodeid)
+            fate = fate_of(report) if tally else None
+            if tally and fate:
+                tally.settle(report.nodeid, fate)
 
 
 THINNING = pytest.StashKey[Thinning]()
@@ -143,76 +139,63 @@ def refusing(place: str) -> Generator[None, None, None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    tallies = session.config.stash[THINNING].tallies
+    collected = [item.nodeid for item in session.items] if tallies else []
+    for tally in tallies.values():
+        tally.select(collected)
+
+
 class ToController:
-    """On an xdist worker: the plan goes out once, with the first report."""
+    """On an xdist worker: the plan goes out once, with the first report. Registered when something was thinned."""
 
     def __init__(self, thinning: Thinning) -> None:
         self.thinning = thinning
         self._sent = False
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.thinning.select(session.items)
-
     @pytest.hookimpl(wrapper=True)
-    def pytest_report_to_serializable(self, report: Any) -> Generator[None, Any, Any]:
+    def pytest_report_to_serializable(self, report: object) -> Generator[None, Any, Any]:
         data = yield
-        if isinstance(data, dict) and not self._sent and isinstance(report, pytest.TestReport):
+        if not self._sent and isinstance(report, pytest.TestReport):
             self._sent = True
             data[ON_THE_WIRE] = [tally.to_data() for tally in self.thinning.tallies.values()]
         return data
 
 
-class Summary:
-    """Follows the cases of thinned functions to their end and says what ran."""
-
-    def __init__(self, thinning: Thinning) -> None:
-        self.thinning = thinning
-        self._shortfall = ""
-        self._by_case: dict[str, Tally] = {}
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.thinning.select(session.items)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        sent = report.__dict__.pop(ON_THE_WIRE, None)  # a worker's plan, with its first report
-        if sent is not None and not self.thinning.tallies:
-            from testkit.pairwise._tally import Tally
-
-            for data in sent:
-                self.thinning.add(Tally.from_data(data))
-        if not self._by_case:
-            self._by_case = {case: tally for tally in self.thinning.tallies.values() for case in tally.fate}
-        tally = self._by_case.get(report.nodeid)
-        fate = fate_of(report) if tally is not None else None
-        if tally is not None and fate is not None:
-            tally.settle(report.nodeid, fate)
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+# pytest keeps every report for its own summary, so that no hook of ours has to see each test.
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    thinning = config.stash[THINNING]
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if hasattr(config, "workerinput") or config.option.collectonly or thinning.options.off:
+        return
+    if reporter is not None:
+        thinning.settle(report for reports in reporter.stats.values() for report in reports)
+    limit = thinning.options.fail_under
+    if limit.value is not None:
         from testkit.pairwise._tally import shortfall
 
-        limit = self.thinning.options.fail_under
-        if limit.value is None or self.thinning.options.off or session.config.option.collectonly:
-            return
-        self._shortfall = shortfall(self.thinning.tallies.values(), limit.value, limit.source)
-        if self._shortfall and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        thinning.shortfall = shortfall(thinning.tallies.values(), limit.value, limit.source)
+        if thinning.shortfall and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from testkit.pairwise._tally import summary_lines
 
-        options = self.thinning.options
-        lines = summary_lines(
-            self.thinning.tallies.values(),
-            ran=not terminalreporter.config.option.collectonly,
-            missing=options.report.value,
-        )
-        if lines or self._shortfall:
-            terminalreporter.section("pairwise", sep="-")
-            for line in lines:
-                terminalreporter.line(line)
-            for line in self._shortfall.splitlines():
-                terminalreporter.line(line, red=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    config = terminalreporter.config
+    thinning = config.stash[THINNING]
+    if not thinning.tallies and not thinning.shortfall:
+        return
+    from testkit.pairwise._tally import summary_lines
+
+    missing = thinning.options.report.value
+    lines = summary_lines(thinning.tallies.values(), ran=not config.option.collectonly, missing=missing)
+    if lines or thinning.shortfall:
+        terminalreporter.section("pairwise", sep="-")
+        for line in lines:
+            terminalreporter.line(line)
+        for line in thinning.shortfall.splitlines():
+            terminalreporter.line(line, red=True)
 
 
 def fate_of(report: pytest.TestReport) -> str | None:
