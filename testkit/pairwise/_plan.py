@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import prod
+from math import comb, prod
 from typing import Any
 
 from testkit.errors import PairwiseError
@@ -15,6 +15,9 @@ from testkit.pairwise._engine import Effort, Engine, cover
 from testkit.pairwise._model import Model
 from testkit.pairwise._predicates import Predicate, listed, make_rule, predicate_name
 from testkit.pairwise._space import Rule, Space
+
+LARGEST = 1_000_000
+"""A group of axes with more value tuples, or more groups of axes, is refused rather than never finished."""
 
 Positions = tuple[int, ...]
 """A case: for each axis the position of its value."""
@@ -125,6 +128,7 @@ def make_model(
     if not space.satisfiable:
         raise _unsatisfiable(levels, rules)
     crossed = tuple(sorted({axis for name in _names(full, axes) for axis in [_crossed(name, axes)]}))
+    _check_size(levels, strength, crossed)
     if not isinstance(keep, Iterable):
         raise PairwiseError(f"keep is {keep!r}, not cases", fix='write cases as {"name": value}, or leave keep out')
     kept = [_kept(case, axes, space) for case in ([keep] if isinstance(keep, Mapping) else keep)]
@@ -141,6 +145,25 @@ def _check_search(seed: int, effort: Effort, engine: Engine) -> None:
         )
     if not isinstance(engine, str) or engine not in ("testkit", "allpairspy"):
         raise PairwiseError(f"engine is {engine!r}", fix='use "testkit" or "allpairspy"')
+
+
+def _check_size(levels: Sequence[int], strength: int, crossed: Sequence[int]) -> None:
+    """Refuse what would not end: every chosen list holds all tuples of its largest group, and each group is checked."""
+    tuples = prod(sorted(levels)[-strength:])
+    if tuples > LARGEST:
+        raise PairwiseError(
+            f"strength {strength} owes {tuples:,} tuples of the {strength} largest axes alone, more than {LARGEST:,}",
+            fix="use a lower strength",
+        )
+    together = prod(levels[axis] for axis in crossed)
+    if together > LARGEST:
+        raise PairwiseError(f"full crosses {together:,} combinations, more than {LARGEST:,}", fix="cross fewer axes")
+    groups = comb(len(levels), strength)
+    if groups > LARGEST:
+        raise PairwiseError(
+            f"strength {strength} makes {groups:,} groups of the {len(levels)} axes, more than {LARGEST:,}",
+            fix="use a lower strength",
+        )
 
 
 def _whole(value: object) -> bool:

@@ -19,6 +19,9 @@ Predicate = Callable[..., Any]
 TABLE_CASES = 100_000
 """A predicate whose scope has at most this many combinations is tabulated; a larger one is asked as needed."""
 
+LAZY_CASES = 3_000_000
+"""A predicate asked as needed may be asked about this many different combinations, then it is an error."""
+
 
 def listed(where: Predicate | Iterable[Predicate] | None) -> list[Predicate]:
     """The predicates of a ``where=`` argument, one or several, as a list."""
@@ -63,9 +66,25 @@ def make_rule(predicate: Predicate, axes: Sequence[Axis]) -> Rule | bool:
         return allows(())
     sizes = [len(axes[number].first_positions) for number in scope]
     if prod(sizes) > TABLE_CASES:
-        return Rule(name, scope, cache(allows), None)
+        return Rule(name, scope, cache(_counted(allows, name)), None)
     table = frozenset(levels for levels in product(*map(range, sizes)) if allows(levels))
     return Rule(name, scope, table.__contains__, table)
+
+
+def _counted(allows: Callable[[tuple[int, ...]], bool], name: str) -> Callable[[tuple[int, ...]], bool]:
+    asked = 0
+
+    def counted(levels: tuple[int, ...]) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked > LAZY_CASES:
+            raise PairwiseError(
+                f"gave up on predicate {name} after asking it about {LAZY_CASES:,} combinations of its arguments",
+                fix="give it fewer or smaller arguments, or split it into several with smaller scopes",
+            )
+        return allows(levels)
+
+    return counted
 
 
 def _ask(predicate: Predicate, name: str, called: Sequence[tuple[str, bool]], values: Sequence[object]) -> bool:

@@ -102,6 +102,7 @@ class SearchComponent:
             for place in places:
                 self._of_axis[place].append(number)
         self._solved: dict[Domains, Domains | None] = {}
+        self._settled: dict[Domains, Domains | None] = {}
         self._nodes = 0
         full: Domains = tuple((1 << levels[axis]) - 1 for axis in axes)
         self.start = self._settle(full, range(len(self._rules)))
@@ -115,7 +116,10 @@ class SearchComponent:
             return None
         if state[place] == bit:
             return state
-        return self._settle((*state[:place], bit, *state[place + 1 :]), self._of_axis[place])
+        narrower = (*state[:place], bit, *state[place + 1 :])
+        if narrower not in self._settled:
+            self._settled[narrower] = self._settle(narrower, self._of_axis[place])
+        return self._settled[narrower]
 
     def values(self, state: Domains | None, axis: int) -> list[int]:
         if not state:

@@ -129,6 +129,20 @@ def test_a_predicate_too_hard_to_satisfy_is_refused_by_name(monkeypatch: pytest.
         sample(axes, where=all_apart)
 
 
+def test_a_predicate_that_is_asked_too_often_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_predicates, "TABLE_CASES", 100)
+    monkeypatch.setattr(_predicates, "LAZY_CASES", 2_000)
+    axes = {name: list(range(12)) for name in "abcde"}
+
+    def seven(a: int, b: int, c: int, d: int, e: int) -> bool:
+        return a + b + c + d + e == 7
+
+    name = "test_a_predicate_that_is_asked_too_often_is_refused_by_name.seven"
+    message = f"^pairwise: gave up on predicate {name} after asking it about 2,000 combinations of its arguments\nnext"
+    with pytest.raises(PairwiseError, match=message):
+        sample(axes, where=seven)
+
+
 def test_a_long_chain_of_predicates_is_decided_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_space, "TABLE_ROWS", 1_000)
     axes = {f"a{i}": [0, 1] for i in range(60)}
