@@ -6,8 +6,8 @@ from random import Random
 from typing import Literal
 
 from testkit.pairwise._algebra import algebraic
-from testkit.pairwise._grow import Grown, Ties, grow
-from testkit.pairwise._model import Model, Row
+from testkit.pairwise._grow import Ties, grow
+from testkit.pairwise._model import Grown, Model, Row
 from testkit.pairwise._peer import allpairspy_rows
 from testkit.pairwise._proof import prove
 from testkit.pairwise._shrink import shrink

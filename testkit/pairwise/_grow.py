@@ -9,21 +9,11 @@ the tuples that a value would newly cover are one AND and one bit count.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from random import Random
 from typing import Any, Literal
 
-from testkit.pairwise._model import OPEN, Model, Row
-
-
-@dataclass
-class Grown:
-    """Complete rows; the first ``len(pinned)`` of them must keep their cells on the axes that ``pinned`` names."""
-
-    rows: list[Row]
-    pinned: list[frozenset[int]] = field(default_factory=list)
-
+from testkit.pairwise._model import OPEN, Grown, Model, Row
 
 Ties = Literal["chance", "least used", "first"]
 """Which of the values that cover most is taken: the least used and then by chance, so that no two axes run in step

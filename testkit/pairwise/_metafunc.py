@@ -16,6 +16,7 @@ from testkit.errors import PairwiseError
 from testkit.pairwise._axes import Axis, holds_address, in_fixed_order
 from testkit.pairwise._plan import Plan, Positions, plan_cases
 from testkit.pairwise._request import Request
+from testkit.pairwise._tally import Tally
 
 LEFT_WHOLE = "__"
 """An argument whose name begins so repeats tests (pytest-repeat); it is no choice of the test and is not thinned."""
@@ -55,29 +56,13 @@ class Recorder:
         return self.calls
 
 
-@dataclass
-class Thinned:
-    """One function's plan as pytest will run it.
-
-    ``cases`` are (node id, positions in ``plan.axes``) in pytest's order; ``named`` says which of them the sample
-    leaves out and the user named; ``notes`` are things to tell about ids and values.
-    """
-
-    nodeid: str
-    plan: Plan
-    request: Request
-    cases: list[tuple[str, Positions]]
-    named: set[str]
-    notes: list[str]
-
-
 def apply_plainly(metafunc: Any, calls: Sequence[Call]) -> None:
     """What pytest would have done."""
     for call in calls:
         call.apply(metafunc)
 
 
-def thin(metafunc: Any, calls: Sequence[Call], request: Request, named: Collection[str]) -> Thinned | None:
+def thin(metafunc: Any, calls: Sequence[Call], request: Request, named: Collection[str]) -> Tally | None:
     """Apply the calls so that only chosen cases remain, and those whose bracketed part of the node id is ``named``.
 
     None if nothing was thinned (no axis, or too few cases for ``request.over``); the calls are applied all the same.
@@ -92,7 +77,7 @@ def thin(metafunc: Any, calls: Sequence[Call], request: Request, named: Collecti
         return None
     plan = _plan(axes, request, nodeid)
     cases, outside, notes = _apply_pruned(metafunc, calls, plan, named, nodeid)
-    return Thinned(nodeid, plan, request, cases, outside, [*plan.notes, *notes])
+    return Tally.of(nodeid, plan, request.strength, cases, outside, notes)
 
 
 def _plan(axes: Sequence[Axis], request: Request, nodeid: str) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from math import comb, prod
@@ -70,6 +70,14 @@ class Model:
             while floor >= 4 and comb(floor - 1, (floor + 1) // 2) < free:
                 floor += 1
         return floor
+
+
+@dataclass
+class Grown:
+    """Complete rows; the first ``len(pinned)`` of them must keep their cells on the axes that ``pinned`` names."""
+
+    rows: list[Row]
+    pinned: list[frozenset[int]] = field(default_factory=list)
 
 
 def owed_groups(axes: int, strength: int, crossed: Collection[int]) -> Iterator[tuple[int, ...]]:

@@ -12,8 +12,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from testkit.pairwise._grow import Grown
-from testkit.pairwise._model import OPEN, Model, Row
+from testkit.pairwise._model import OPEN, Grown, Model, Row
 
 TENURE = 2
 """A cell stays as it was moved for this many steps, plus up to as many again."""

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from testkit._settings import Setting
 from testkit._text import counted, table
 from testkit.errors import PairwiseError
 from testkit.pairwise import _proof
 from testkit.pairwise._ids import value_text
-from testkit.pairwise._metafunc import Thinned
 from testkit.pairwise._model import owed_groups
-from testkit.pairwise._plan import level_of_position
+from testkit.pairwise._plan import Plan, Positions, level_of_position
 
 RAN = "ran"
 PENDING = "never finished"
@@ -49,35 +49,40 @@ class Tally:
     fate: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, thinned: Thinned) -> Tally:
-        """The tally of a function as it was thinned, before anything ran."""
-        plan, request = thinned.plan, thinned.request
+    def of(
+        cls,
+        nodeid: str,
+        plan: Plan,
+        asked: Setting[int],
+        cases: Iterable[tuple[str, Positions]],
+        named: Iterable[str],
+        notes: Iterable[str],
+    ) -> Tally:
+        """The tally of a function as it was thinned, before anything ran; ``asked`` is the strength wanted."""
         numbers = [level_of_position(axis) for axis in plan.axes]
-        cases = [
-            (nodeid, [number[position] for number, position in zip(numbers, row, strict=True)])
-            for nodeid, row in thinned.cases
+        leveled = [
+            (case, [number[position] for number, position in zip(numbers, row, strict=True)]) for case, row in cases
         ]
-        asked, source = request.strength.value, request.strength.source
-        capped = asked > plan.model.strength and source != "default"
+        used, capped = plan.model.strength, ""
+        if asked.value > used and asked.source != "default":
+            capped = f"strength {asked.value} ({asked.source}) is above its {counted(len(plan.axes), 'axis', 'axes')}"
+            capped += f", so {used} is used"
         return cls(
-            nodeid=thinned.nodeid,
+            nodeid=nodeid,
             total=plan.total,
             owed=plan.owed,
-            strength=plan.model.strength,
+            strength=used,
             crossed=list(plan.model.crossed) if plan.model.wide else [],
             axes=[
                 (axis.name, [value_text(axis.values[position]) for position in axis.first_positions])
                 for axis in plan.axes
             ],
-            cases=cases,
-            named=sorted(thinned.named),
-            refused=[nodeid for nodeid, levels in cases if not plan.model.space.allows(levels)],
-            notes=thinned.notes,
-            capped=f"strength {asked} ({source}) is above its {counted(len(plan.axes), 'axis', 'axes')}, so "
-            f"{plan.model.strength} is used"
-            if capped
-            else "",
-            fate=dict.fromkeys((nodeid for nodeid, _ in cases), PENDING),
+            cases=leveled,
+            named=sorted(named),
+            refused=[case for case, levels in leveled if not plan.model.space.allows(levels)],
+            notes=[*plan.notes, *notes],
+            capped=capped,
+            fate=dict.fromkeys((case for case, _ in leveled), PENDING),
         )
 
     def to_data(self) -> dict[str, Any]:

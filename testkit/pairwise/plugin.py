@@ -115,7 +115,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     if request is None:
         return (yield)
     from testkit.pairwise._metafunc import Recorder, thin
-    from testkit.pairwise._tally import Tally
 
     recorder = Recorder(metafunc)
     try:
@@ -123,9 +122,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     finally:
         calls = recorder.stop()
     with refusing(request.place_of(metafunc.definition.nodeid)):
-        thinned = thin(metafunc, calls, request, thinning.named(metafunc.definition))
-    if thinned is not None:
-        thinning.add(Tally.of(thinned))
+        tally = thin(metafunc, calls, request, thinning.named(metafunc.definition))
+    if tally is not None:
+        thinning.add(tally)
     return result
 
 

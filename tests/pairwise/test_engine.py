@@ -11,8 +11,8 @@ from brute import Product, groups_missing
 
 from testkit.errors import PairwiseError
 from testkit.pairwise import _engine, _proof, _space, coverage, sample
-from testkit.pairwise._grow import Grown, Ties, grow
-from testkit.pairwise._model import Model
+from testkit.pairwise._grow import Ties, grow
+from testkit.pairwise._model import Grown, Model
 from testkit.pairwise._shrink import shrink
 from testkit.pairwise._space import Rule, Space
 

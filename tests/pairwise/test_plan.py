@@ -240,13 +240,19 @@ def test_predicates_may_differ_only_in_what_they_are_bound_to() -> None:
 @pytest.mark.parametrize(
     ("axes", "arguments", "message"),
     [
-        ({f"a{i}": range(10) for i in range(20)}, {"strength": 8}, "strength 8 owes 100,000,000 tuples of the 8 largest"),
+        (
+            {f"a{i}": range(10) for i in range(20)},
+            {"strength": 8},
+            "strength 8 owes 100,000,000 tuples of the 8",
+        ),
         ({f"a{i}": range(40) for i in range(5)}, {"full": [f"a{i}" for i in range(4)]}, "full crosses 2,560,000 comb"),
-        ({f"a{i}": range(2) for i in range(200)}, {"strength": 4}, "strength 4 makes 64,684,950 groups of the 200 axes"),
+        (
+            {f"a{i}": range(2) for i in range(200)},
+            {"strength": 4},
+            "strength 4 makes 64,684,950 groups of the 200",
+        ),
     ],
 )
-def test_what_would_not_end_is_refused(
-    axes: dict[str, range], arguments: dict[str, Any], message: str
-) -> None:
+def test_what_would_not_end_is_refused(axes: dict[str, range], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PairwiseError, match=f"^pairwise: {message}"):
         sample(axes, **arguments)

@@ -10,8 +10,8 @@ import pytest
 from brute import groups_missing
 
 from testkit.pairwise import _engine
-from testkit.pairwise._grow import Grown, grow
-from testkit.pairwise._model import Model
+from testkit.pairwise._grow import grow
+from testkit.pairwise._model import Grown, Model
 from testkit.pairwise._proof import prove
 from testkit.pairwise._shrink import _Search, shrink
 from testkit.pairwise._space import Rule, Space
