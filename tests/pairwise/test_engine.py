@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import combinations, product
+from math import prod
 from typing import Any, get_args
 
 import pytest
@@ -59,6 +61,18 @@ def test_crossed_axes_are_fully_crossed_at_the_size_of_their_product() -> None:
     assert len(rows) == 24
     assert len({tuple(row[:3]) for row in rows}) == 24
     assert groups_missing((3, 4, 2, 2, 2), rows, 2) == 0
+
+
+def test_the_search_leaves_crossed_combinations_inside_kept_cases() -> None:
+    for number in range(400):
+        chance = random.Random(number)
+        levels = [chance.randint(2, 5) for _ in range(chance.randint(4, 7))]
+        axes = range(len(levels))
+        crossed = tuple(sorted(chance.sample(axes, 3)))
+        kept = [{a: chance.randrange(levels[a]) for a in chance.sample(axes, chance.randint(1, 2))} for _ in range(3)]
+        rows = _engine.cover(free(*levels, crossed=crossed, kept=kept), seed=0, effort=1_500, engine="testkit")
+        assert len({tuple(row[a] for a in crossed) for row in rows}) == prod(levels[a] for a in crossed), number
+        assert all(any(all(row[a] == v for a, v in case.items()) for row in rows) for case in kept), number
 
 
 def test_crossed_axes_no_more_than_the_strength_change_nothing() -> None:

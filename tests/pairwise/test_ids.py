@@ -120,6 +120,11 @@ def test_ids_that_the_user_chose_are_used_and_kept_apart() -> None:
     texts, notes = axis_ids(axis, ["small", None, "small", "small@2"])
     assert texts == ["n=small", "n=2", "n=small@2", "n=small@2@2"]
     assert len(notes) == 2
+    assert axis_ids(make_axis("n", [1, 2, 3]), ["small", "small@2", "small"])[0] == [
+        "n=small",
+        "n=small@2",
+        "n=small@3",
+    ]
 
 
 BUILTINS = st.recursive(
