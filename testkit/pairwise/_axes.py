@@ -72,6 +72,8 @@ def make_axis(name: str, values: Iterable[object]) -> Axis:
         raise PairwiseError(f"axis {name!r} has no values", fix="give it at least one value, or remove the axis")
     if len(argnames) > 1:
         for position, value in enumerate(listed):
+            if type(value) is tuple and len(value) == len(argnames):
+                continue
             if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or len(value) != len(argnames):
                 raise PairwiseError(
                     f"axis {name!r} needs {len(argnames)} entries a value, position {position} holds {value!r}",
@@ -82,6 +84,8 @@ def make_axis(name: str, values: Iterable[object]) -> Axis:
 
 def in_order(values: Iterable[object], name: str) -> list[object]:
     """The values of an axis as a list; a set's in the one order that they fix themselves."""
+    if isinstance(values, (list, tuple)):
+        return list(values)
     if not isinstance(values, Iterable):
         raise PairwiseError(f"axis {name!r} has {values!r}, not values", fix="give a list of values")
     if isinstance(values, Set) and not hasattr(values, "mapping"):  # the keys of a mapping have an order
@@ -134,7 +138,7 @@ def find_axis(name: str, axes: Sequence[Axis]) -> int | None:
     return None
 
 
-_SCALARS = frozenset({int, bool, float, complex, str, bytes, type(None)})
+_PLAIN = frozenset({int, bool, str, bytes, type(None)})
 
 
 def identity(value: object) -> object:
@@ -144,12 +148,12 @@ def identity(value: object) -> object:
     two, 1 and True and 1.0 are three); everything else only when it is the same object.
     """
     kind = type(value)
+    if kind in _PLAIN:
+        return (kind, value)
     if kind is float:
         return (float, value.hex())  # type: ignore[attr-defined]  # kind is float
     if kind is complex:
         return (complex, repr(value))
-    if kind in _SCALARS:
-        return (kind, value)
     if kind in (tuple, list):
         return (kind, tuple(identity(part) for part in value))  # type: ignore[attr-defined]  # a sequence
     if kind is dict:
@@ -187,7 +191,7 @@ def matches(value: object, wanted: object) -> bool:
     if _same(value, wanted):
         return True
     kind = type(value)
-    if kind is not type(wanted) or kind in _SCALARS:
+    if kind is not type(wanted) or kind in _PLAIN or kind in (float, complex):
         return False
     if kind in (tuple, list, dict):
         one, other = _parts(value), _parts(wanted)

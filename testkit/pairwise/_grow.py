@@ -47,7 +47,7 @@ class _Growth:
         self.base = max(len(model.crossed), model.strength)
         self.cells: list[Row] = []
         self.states: list[list[Any]] = []
-        self.contexts: list[list[int]] = []
+        self.contexts: list[list[int]] = [[] for _ in range(self.depth + 1)]
         self.sizes = self._sizes()
         self._known: dict[tuple[object, ...], int] = {}
 
@@ -67,13 +67,15 @@ class _Growth:
     def begin(self) -> list[frozenset[int]]:
         """Kept cases, then every allowed combination of the base axes that they do not hold."""
         model = self.model
+        crossed = frozenset(model.crossed if model.wide else ())
+        if not model.kept and not self.space.components:
+            return [crossed] * self._begin_with_product()
         for kept in model.kept:
             self._add(kept.items(), self.space.states(kept) or [])
         pinned = [frozenset(kept) for kept in model.kept]
         base = self.order[: self.base]
-        crossed = frozenset(model.crossed if model.wide else ())
         for values, states in self._combinations(0, list(self.space.start)):
-            row = self._home(dict(zip(base, values, strict=True)), range(len(model.kept))) if model.kept else None
+            row = self._home(dict(zip(base, values, strict=True)), range(len(model.kept)))
             if row is None:
                 self._add(zip(base, values, strict=True), states)
                 pinned.append(crossed)
@@ -81,21 +83,37 @@ class _Growth:
                 pinned[row] |= crossed
         return pinned
 
+    def _begin_with_product(self) -> int:
+        """The product of the base axes, where nothing is kept or forbidden; the number of rows."""
+        base = self.order[: self.base]
+        for values in product(*[self.prefer[axis] for axis in base]):
+            cells = [OPEN] * len(self.order)
+            for axis, value in zip(base, values, strict=True):
+                cells[axis] = value
+            self.cells.append(cells)
+        rows = len(self.cells)
+        self.states = [[]] * rows
+        self.contexts = [[0] * rows for _ in range(self.depth + 1)]
+        if self.depth == 1:  # pairs, the common case: their contexts are a product too
+            begins = self.sizes[1]
+            singles = [[1 << begins[p] + value for value in self.prefer[axis]] for p, axis in enumerate(base)]
+            self.contexts[1] = [sum(bits) for bits in product(*singles)]
+        return rows
+
     def _combinations(self, position: int, states: list[Any]) -> Iterator[tuple[tuple[int, ...], list[Any]]]:
         """Allowed values of the base axes from ``position`` on, with the states that they leave."""
-        axes = self.order[position : self.base]
-        number = self.space.component_of[axes[0]] if axes else None
-        if not self.space.components or not axes:
-            for values in product(*[self.prefer[axis] for axis in axes]):
-                yield values, states
+        if position == self.base:
+            yield (), states
             return
-        allowed = set(self.space.values(states, axes[0]))
-        for value in self.prefer[axes[0]]:
+        axis = self.order[position]
+        number = self.space.component_of[axis]
+        allowed = set(self.space.values(states, axis))
+        for value in self.prefer[axis]:
             if value in allowed:
                 inner = states
                 if number is not None:
                     inner = states.copy()
-                    inner[number] = self.space.components[number].narrow(states[number], axes[0], value)
+                    inner[number] = self.space.components[number].narrow(states[number], axis, value)
                 for rest, reached in self._combinations(position + 1, inner):
                     yield (value, *rest), reached
 
@@ -105,7 +123,8 @@ class _Growth:
             cells[axis] = value
         self.cells.append(cells)
         self.states.append(states)
-        self.contexts.append([])
+        for tuples in self.contexts:
+            tuples.append(0)
         return len(self.cells) - 1
 
     def _home(self, wanted: dict[int, int], rows: Sequence[int]) -> int | None:
@@ -141,20 +160,20 @@ class _Growth:
         for axis, value in wanted.items():
             cells[axis] = value
         self.states[row] = states
-        self.contexts[row] = []
+        for tuples in self.contexts:
+            tuples[row] = 0
 
-    def _context(self, row: int, position: int) -> list[int]:
-        """``[d]``: the row's d-tuples among the first ``position`` axes, made when asked for after a change."""
-        context = self.contexts[row]
-        if not context:
-            context = self.contexts[row] = [1] + [0] * self.depth
-            cells, sizes = self.cells[row], self.sizes
+    def _context(self, row: int, position: int) -> int:
+        """The row's (t-1)-tuples among the first ``position`` axes, made when asked for after a change."""
+        cells, sizes, contexts = self.cells[row], self.sizes, self.contexts
+        if not contexts[-1][row]:
+            contexts[0][row] = 1
             for earlier, axis in enumerate(self.order[:position]):
                 value = cells[axis]
                 if value != OPEN:
                     for d in range(self.depth, 0, -1):
-                        context[d] |= context[d - 1] << sizes[d][earlier] + value * sizes[d - 1][earlier]
-        return context
+                        contexts[d][row] |= contexts[d - 1][row] << sizes[d][earlier] + value * sizes[d - 1][earlier]
+        return contexts[-1][row]
 
     # ---------------------------------------------------------------- one axis more
 
@@ -201,23 +220,22 @@ class _Growth:
     def _horizontal(self, position: int, missing: list[int]) -> None:
         axis, depth = self.order[position], self.depth
         free = self.space.component_of[axis] is None
-        random = self.random
-        turns = self._turns(self.prefer[axis])
-        used = [0] * len(self.prefer[axis])
-        balanced = self.ties != "first"
-        weight = len(self.cells) + 1 if balanced else 1
+        allowed: Sequence[int] = self.prefer[axis]
+        # Least used first: how often a value was taken, and with chance a fraction, drawn anew each time, for ties.
+        balanced, chance = self.ties != "first", self.random if self.ties == "chance" else None
+        used = [chance() if chance else 0.0 for _ in allowed]
+        weight = len(self.cells) + 2.0 if balanced else 1.0
         kept = len(self.model.kept)
-        begins = [sizes[position] for sizes in self.sizes]
-        widths = [0, *begins]
+        contexts, begins = self.contexts, [sizes[position] for sizes in self.sizes]
+        contexts_of_depth = contexts[depth]
         for row, cells in enumerate(self.cells):
-            context = self.contexts[row] or self._context(row, position)
-            tuples = context[depth]
+            tuples = contexts_of_depth[row] or self._context(row, position)
             best = cells[axis]
             if best == OPEN:
-                highest = 0
+                highest = 0.0
                 if not free:
-                    turns = self._turns(self._preferred(row, axis))
-                for value in turns[int(random() * len(turns))]:
+                    allowed = self._preferred(row, axis)
+                for value in allowed:
                     score = (missing[value] & tuples).bit_count() * weight - used[value]
                     if score > highest:
                         highest, best = score, value
@@ -227,23 +245,17 @@ class _Growth:
                 if not free:
                     self.states[row] = self._fits(row, {axis: best}) or []
             if balanced:
-                used[best] += 1
+                used[best] = used[best] // 1.0 + 1.0 + (chance() if chance else 0.0)
             missing[best] &= ~tuples
             if depth == 1:  # pairs, the common case, without the loop
-                context[1] = tuples | 1 << begins[1] + best
+                contexts_of_depth[row] = tuples | 1 << begins[1] + best
             else:
                 for d in range(depth, 0, -1):
-                    context[d] |= context[d - 1] << begins[d] + best * widths[d]
+                    contexts[d][row] |= contexts[d - 1][row] << begins[d] + best * begins[d - 1]
             if not missing[best] and row >= kept:
                 if not any(missing):
                     break
-                turns = self._turns([value for value in turns[0] if missing[value]])
-
-    def _turns(self, values: Sequence[int]) -> list[Sequence[int]]:
-        """The orders in which a row may try the values: as they stand, or to leave it to chance, from each on."""
-        if self.ties != "chance":
-            return [values]
-        return [[*values[start:], *values[:start]] for start in range(len(values))]
+                allowed = [value for value in allowed if missing[value]]
 
     def _preferred(self, row: int, axis: int) -> list[int]:
         allowed = set(self.space.values(self.states[row], axis))
@@ -269,7 +281,7 @@ class _Growth:
                 if row is None:
                     row = self._add(wanted.items(), self.space.states(wanted) or [])
                     rows.append(row)
-                left &= ~self._context(row, position + 1)[self.depth]
+                left &= ~self._context(row, position + 1)
 
     def _decode(self, number: int, position: int) -> dict[int, int]:
         """The (t-1)-tuple with that number, as axis -> level."""
