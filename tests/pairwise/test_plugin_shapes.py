@@ -162,7 +162,7 @@ def _runs(result: pytest.RunResult) -> dict[str, str]:
     runs: dict[str, str] = {}
     nodeid = ""
     for line in result.outlines:
-        if line.startswith("test_m.py::") and " -> " not in line and ": " not in line:
+        if re.match(r"test_m\.py::\S+\[", line):
             nodeid, _, rest = line.partition(" ")
             runs[nodeid] = re.sub(r"\s*\[ *\d+%\]$", "", rest).strip()
         elif nodeid and line.split(" ")[0] in ("PASSED", "FAILED", "XFAIL", "XPASS", "SKIPPED"):
