@@ -11,7 +11,7 @@ _runs: list[tuple[Sequence[_steps.Step], Figures]] = []
 
 
 def cleanup_now() -> None:
-    """Run every clean-up step now: the configured ones, else ``gc`` and ``torch``.
+    """Run every clean-up step now: the configured ones; ``gc`` and ``torch`` where none are, or our plugin is left out.
 
     A test may call it in its body. What the test itself still holds stays alive. Raises CleanupError after
     the last step if one failed.

@@ -36,8 +36,10 @@ class Outcome:
     trace: str = ""
 
 
-def parse(lines: Iterable[str], source: str) -> tuple[Step, ...]:
+def parse(lines: str | Iterable[str], source: str) -> tuple[Step, ...]:
     """The steps that ``lines`` name, in that order. ``source`` says where they stand, for messages."""
+    if isinstance(lines, str):  # where another plugin made the ini key plain text
+        lines = lines.splitlines()
     return tuple(_step(line.strip(), source) for line in lines if line.strip())
 
 
@@ -109,9 +111,13 @@ def _step(line: str, source: str) -> Step:
     module, colon, attributes = line.partition(":")
     if not (colon and module and attributes):
         near = get_close_matches(line, _BUILT_IN, n=1)
+        if len(line.replace(",", " ").split()) > 1:
+            raise CleanupError(f"unknown step {line!r}", source, "write one step a line")
         hint = f"did you mean {near[0]}?" if near else "write gc, torch or package.module:function"
         raise CleanupError(f"unknown step {line!r}", source, hint)
     call = _resolve(line, module, attributes, source)
+    if inspect.isclass(call):
+        raise CleanupError(f"step {line!r} is a class, so calling it only builds an object", source, "name a function")
     if not callable(call):
         raise CleanupError(f"step {line!r} is {type(call).__name__}, not a function", source, "name a function")
     if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
@@ -120,6 +126,12 @@ def _step(line: str, source: str) -> Step:
             source,
             "name an ordinary function",
         )
+    try:
+        inspect.signature(call).bind()
+    except TypeError as error:
+        raise CleanupError(f"step {line!r} cannot be called without arguments: {error}", source, "wrap it") from error
+    except ValueError:  # a function that does not tell its arguments
+        pass
     return Step(line, call, source)
 
 

@@ -119,9 +119,10 @@ def make_axes(axes: Mapping[str, Iterable[object]]) -> list[Axis]:
     return made
 
 
-def unknown_name(word: str, given: str, axes: Sequence[Axis]) -> PairwiseError:
+def unknown_name(word: str, given: str, axes: Sequence[Axis], *, arguments_only: bool = False) -> PairwiseError:
     """The refusal of a name that no axis has, with the nearest that one has."""
-    names = [name for axis in axes for name in dict.fromkeys((axis.name, *axis.argnames))]
+    whole = () if arguments_only else tuple(axis.name for axis in axes)
+    names = list(dict.fromkeys((*whole, *(argname for axis in axes for argname in axis.argnames))))
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     return PairwiseError(
         f"{word} names {given!r}, which no axis has",

@@ -30,6 +30,7 @@ class Call:
     argvalues: Any
     options: dict[str, Any]
     axis: Axis = field(init=False)
+    idle: set[int] = field(init=False)
 
     def apply(self, metafunc: Any) -> None:
         metafunc.parametrize(self.argnames, self.argvalues, **self.options)
@@ -72,15 +73,20 @@ def thin(metafunc: Any, calls: Sequence[Call], request: Request, named: Collecti
     axes = [call.axis for call in calls if not call.axis.name.startswith(LEFT_WHOLE)]
     total = prod(len(axis.values) for axis in axes)
     names = [argname for axis in axes for argname in axis.argnames]
+    if request.own and not axes:
+        raise PairwiseError("the marker stands on a function without axes", fix="parametrize it, or remove the marker")
     if not axes or total <= request.over or len(set(names)) < len(names):
         apply_plainly(metafunc, calls)
         return None
-    plan = _plan(axes, request, nodeid)
+    idle = [call.idle for call in calls if not call.axis.name.startswith(LEFT_WHOLE)]
+    plan = _plan(axes, idle, request, nodeid)
     cases, outside, notes = _apply_pruned(metafunc, calls, plan, named, nodeid)
+    # whoever thins a whole suite did not ask about each function
+    notes = [*plan.notes, *plan.refused_values(), *notes] if request.marked else []
     return Tally.of(nodeid, plan, request.strength, cases, outside, notes)
 
 
-def _plan(axes: Sequence[Axis], request: Request, nodeid: str) -> Plan:
+def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Request, nodeid: str) -> Plan:
     strength = request.strength.value
     if strength > len(axes):
         if request.strength.source == "from the marker":
@@ -100,6 +106,7 @@ def _plan(axes: Sequence[Axis], request: Request, nodeid: str) -> Plan:
         seed=request.seed,
         effort=request.effort,
         engine=request.engine,
+        idle=idle,
     )
 
 
@@ -113,7 +120,7 @@ def _learn(metafunc: Any, calls: Sequence[Call], request: Request) -> None:
             if not count and request.marked:
                 raise PairwiseError(
                     f"axis {_names(call.argnames)!r} has no values",
-                    fix="give it at least one value, or remove the pairwise marker",
+                    fix="give it values (a generator serves one function only), or remove the pairwise marker",
                 )
             metafunc._calls = []
             metafunc.parametrize(
@@ -124,8 +131,19 @@ def _learn(metafunc: Any, calls: Sequence[Call], request: Request) -> None:
                 scope=call.options["scope"],
             )
             call.axis = _axis(metafunc._calls)
+            call.idle = {at for at, callspec in enumerate(metafunc._calls) if any(map(_idles, callspec.marks))}
     finally:
         metafunc._calls = before
+
+
+def _idles(mark: Any) -> bool:
+    """Does this mark of a parameter keep its cases from running, as far as can be known now?"""
+    if mark.name == "skip":
+        return True
+    conditions = [mark.kwargs["condition"]] if "condition" in mark.kwargs else list(mark.args)
+    if mark.name == "xfail":
+        return mark.kwargs.get("run") is False and (not conditions or conditions[0] is True)
+    return mark.name == "skipif" and any(condition is True for condition in conditions)
 
 
 def _names(argnames: str | Iterable[str]) -> str:

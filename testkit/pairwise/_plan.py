@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, prod
 from typing import Any
 
+from testkit._text import counted
 from testkit.errors import PairwiseError
 from testkit.pairwise import _proof
 from testkit.pairwise._axes import Axis, find_axis, holding, unknown_name
@@ -62,6 +63,17 @@ class Plan:
                 arguments |= self.axes[axis].arguments(self.axes[axis].first_positions[level])
             yield arguments
 
+    def refused_values(self) -> list[str]:
+        """Values that the predicates refuse whatever stands beside them, as things to tell."""
+        space = self.model.space
+        found = []
+        for number, axis in enumerate(self.axes):
+            allowed = set(space.values(space.start, number))
+            refused = [repr(axis.values[at]) for level, at in enumerate(axis.first_positions) if level not in allowed]
+            if refused:
+                found.append(f"axis {axis.name!r}: no allowed case holds {', '.join(refused)}")
+        return found
+
     def _levels(self, rows: Iterable[Positions]) -> list[Positions]:
         levels = [level_of_position(axis) for axis in self.axes]
         return [tuple([levels[a][position] for a, position in enumerate(row)]) for row in rows]
@@ -83,10 +95,19 @@ def plan_cases(
     seed: int = 0,
     effort: Effort = "default",
     engine: Engine = "testkit",
+    idle: Sequence[Collection[int]] = (),
 ) -> Plan:
-    """Choose cases so that every owed tuple is held by one; see ``sample`` for the arguments."""
+    """Choose cases so that every owed tuple is held by one; see ``sample`` for the arguments.
+
+    ``idle`` holds for each axis the positions that a skip mark keeps from running: every owed tuple without one is
+    held by a case without one.
+    """
     _check_search(seed, effort, engine)
     model = make_model(axes, strength=strength, full=full, where=where, keep=keep)
+    running = _running(model, axes, idle)
+    if running is not None:
+        first = cover(running, seed=seed, effort=effort, engine=engine)
+        model = replace(model, kept=(*model.kept, *(dict(enumerate(row)) for row in first)))
     rows = cover(model, seed=seed, effort=effort, engine=engine)
     notes = [
         f"axis {axis.name!r} repeats {axis.values[position]!r} (position {axis.first_position_of[position]}"
@@ -95,6 +116,22 @@ def plan_cases(
         for position in axis.repeated
     ]
     return Plan(tuple(axes), model, tuple(sorted(_positions(axes, rows))), tuple(notes))
+
+
+def _running(model: Model, axes: Sequence[Axis], idle: Sequence[Collection[int]]) -> Model | None:
+    """The model without the values that no case can run with; None if there is none such or nothing else."""
+    rules = []
+    for number, positions in enumerate(idle):
+        levels = level_of_position(axes[number])
+        running = {levels[position] for position in range(len(levels)) if position not in positions}
+        if len(running) < model.levels[number]:
+            table = frozenset((level,) for level in running)
+            rules.append(Rule("skip marks", (number,), table.__contains__, table))
+    space = Space(model.levels, (*model.space.rules, *rules)) if rules else model.space
+    if space is model.space or not space.satisfiable:
+        return None
+    kept = tuple(case for case in model.kept if space.states(case) is not None)
+    return Model(space, model.strength, model.crossed, kept)
 
 
 def make_model(
@@ -109,8 +146,9 @@ def make_model(
     if not _whole(strength) or strength < 1:
         raise PairwiseError(f"strength is {strength!r}, not a whole number from 1 up", fix="use 2 for pairs")
     if strength > len(axes):
+        names = ", ".join(axis.name for axis in axes)
         raise PairwiseError(
-            f"strength {strength} exceeds the {len(axes)} axes {', '.join(axis.name for axis in axes)}",
+            f"strength {strength} exceeds the {counted(len(axes), 'axis', 'axes')} {names}",
             fix=f"use 1 to {len(axes)}",
         )
     levels = [len(axis.first_positions) for axis in axes]

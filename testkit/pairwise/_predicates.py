@@ -19,7 +19,7 @@ Predicate = Callable[..., Any]
 TABLE_CASES = 100_000
 """A predicate whose scope has at most this many combinations is tabulated; a larger one is asked as needed."""
 
-LAZY_CASES = 3_000_000
+LAZY_CASES = 1_000_000
 """A predicate asked as needed may be asked about this many different combinations, then it is an error."""
 
 
@@ -135,7 +135,7 @@ def _arguments(predicate: Predicate, name: str, axes: Sequence[Axis]) -> list[tu
             keyword = parameter.kind is parameter.KEYWORD_ONLY or skipped
             used.append((parameter.name, owner[parameter.name], keyword))
         elif parameter.default is parameter.empty:
-            raise unknown_name(f"predicate {name}", parameter.name, axes)
+            raise unknown_name(f"predicate {name}", parameter.name, axes, arguments_only=True)
         else:
             skipped = True
     return used

@@ -34,7 +34,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """One function's settings. ``over``: thin only if there are more cases; ``marked``: it carries the marker."""
+    """One function's settings.
+
+    ``over``: thin only if there are more cases; ``marked``: a marker asks for it; ``own``: one on the function itself.
+    """
 
     strength: Setting[int]
     seed: int
@@ -45,6 +48,7 @@ class Request:
     keep: Case | Iterable[Case] = ()
     over: int = 0
     marked: bool = False
+    own: bool = False
 
     def place_of(self, nodeid: str) -> str:
         """Where a refusal comes from."""
@@ -67,7 +71,7 @@ def read_options(config: Any) -> Options:
     )
 
 
-def marked_request(marker: Any, options: Options) -> Request:
+def marked_request(marker: Any, options: Options, *, own: bool) -> Request:
     """The request of a ``pairwise`` marker; raises PairwiseError for arguments that it does not have."""
     if len(marker.args) > 1:
         raise PairwiseError(
@@ -95,6 +99,7 @@ def marked_request(marker: Any, options: Options) -> Request:
         where=given.get("where"),
         keep=given.get("keep", ()),
         marked=True,
+        own=own,
     )
 
 
@@ -110,6 +115,8 @@ def unmarked_request(options: Options) -> Request:
 
 
 def _marker_strength(value: object) -> int:
+    if callable(value):
+        raise PairwiseError(f"strength is {value!r}", fix="did you mean where=? Predicates go by that name")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise PairwiseError(f"strength is {value!r}, not a whole number from 1 up", fix="use 2 for pairs")
     return value
@@ -168,4 +175,6 @@ def _percent(raw: object, source: str) -> float:
         number = -1.0
     if not 0 <= number <= 100:
         raise PairwiseError(f"the percentage is {raw!r}, not a number from 0 to 100", source, "use 100 for all tuples")
+    if 0 < number < 1:
+        raise PairwiseError(f"the percentage is {raw!r}, less than one percent", source, f"write {100 * number:g}")
     return number

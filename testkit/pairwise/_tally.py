@@ -19,7 +19,7 @@ from testkit.pairwise._model import owed_groups
 from testkit.pairwise._plan import Plan, Positions, level_of_position
 
 RAN = "ran"
-PENDING = "never finished"
+PENDING = "not reached"
 DESELECTED = "deselected"
 
 Levels = tuple[int, ...]
@@ -80,7 +80,7 @@ class Tally:
             cases=leveled,
             named=sorted(named),
             refused=[case for case, levels in leveled if not plan.model.space.allows(levels)],
-            notes=[*plan.notes, *notes],
+            notes=list(notes),
             capped=capped,
             fate=dict.fromkeys((case for case, _ in leveled), PENDING),
         )
@@ -165,17 +165,28 @@ def percent(part: int, whole: int) -> str:
     return f"{min(99.9, 100 * part / whole):.1f} %"
 
 
-def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool) -> list[str]:
+def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool, hint: bool) -> list[str]:
     """What the terminal shows: a line a function, what was noticed, and if asked for, what did not run.
 
-    ``ran`` is False when tests were only collected.
+    ``ran`` is False when tests were only collected; ``hint`` offers the list of what did not run.
     """
-    shown = [tally for tally in tallies if tally.selected]
+    shown: list[Tally] = []
+    hidden: list[Tally] = []
+    for tally in tallies:
+        (shown if tally.selected else hidden).append(tally)
     lines = [tally.line(ran=ran) for tally in shown]
-    lines += [f"{tally.nodeid}: {tally.capped}" for tally in shown if tally.capped]
+    if hidden:
+        names = ", ".join(tally.nodeid.rpartition("::")[2] for tally in hidden[:5]) + (", ..." if hidden[5:] else "")
+        lines.append(f"{counted(len(hidden), 'thinned function')} deselected whole and not counted: {names}")
+    capped: dict[str, list[str]] = {}
+    for tally in shown:
+        if tally.capped:
+            capped.setdefault(tally.capped, []).append(tally.nodeid)
+    for text, nodeids in capped.items():
+        lines.append(f"{nodeids[0] if len(nodeids) == 1 else counted(len(nodeids), 'function')}: {text}")
     lines += [f"{tally.nodeid}: {note}" for tally in shown for note in tally.notes]
     short = [tally for tally in shown if ran and tally.ran < tally.owed]
-    if short and not missing:
+    if short and hint and not missing:
         lines.append("next: --pairwise-report lists the owed tuples that did not run, with the reason")
     for tally in short if missing else ():
         not_run = tally.not_run()

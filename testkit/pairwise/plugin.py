@@ -5,6 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -71,7 +73,7 @@ class Thinning:
             return None
         marker = definition.get_closest_marker(MARKER)
         if marker is not None:
-            return marked_request(marker, self.options)
+            return marked_request(marker, self.options, own=any(mark is marker for mark in definition.own_markers))
         return None if self.options.over.value is None else unmarked_request(self.options)
 
     def named(self, definition: pytest.Function) -> set[str]:
@@ -138,6 +140,21 @@ def refusing(place: str) -> Generator[None, None, None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
+    """``pairwise(predicate)`` marks the predicate, which then swallows the test below it: say so."""
+    marks = getattr(obj, "pytestmark", None) if inspect.isfunction(obj) else None
+    if not marks or not any(getattr(mark, "name", "") == MARKER for mark in marks):
+        return
+    names = [name, *(other for other, value in vars(collector.obj).items() if value is obj)]
+    if not any(collector.funcnamefilter(other) for other in names):
+        error = PairwiseError(
+            f"the marker stands on {name!r}, which is not a test",
+            f"in {collector.nodeid}",
+            "give predicates as where=, or name the function as a test",
+        )
+        raise pytest.fail.Exception(str(error), pytrace=False)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     tallies = session.config.stash[THINNING].tallies
     collected = [item.nodeid for item in session.items] if tallies else []
@@ -172,23 +189,34 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if reporter is not None:
         thinning.settle(report for reports in reporter.stats.values() for report in reports)
     limit = thinning.options.fail_under
-    if limit.value is not None:
+    judged = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if limit.value is not None and session.exitstatus in judged:
         from testkit.pairwise._tally import shortfall
 
         thinning.shortfall = shortfall(thinning.tallies.values(), limit.value, limit.source)
-        if thinning.shortfall and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if thinning.shortfall:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if reporter is None:
+                sys.stderr.write(f"{thinning.shortfall}\n")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     thinning = config.stash[THINNING]
+    limit = thinning.options.fail_under
+    if thinning.options.off and limit.value is not None:
+        text = f"pairwise: off (--no-pairwise), so the limit of {limit.value:g} % ({limit.source}) holds nothing"
+        terminalreporter.write_line(text)
     if not thinning.tallies and not thinning.shortfall:
         return
     from testkit.pairwise._tally import summary_lines
 
-    missing = thinning.options.report.value
-    lines = summary_lines(thinning.tallies.values(), ran=not config.option.collectonly, missing=missing)
+    lines = summary_lines(
+        thinning.tallies.values(),
+        ran=not config.option.collectonly,
+        missing=thinning.options.report.value,
+        hint=not thinning.shortfall,
+    )
     if lines or thinning.shortfall:
         terminalreporter.section("pairwise", sep="-")
         for line in lines:
@@ -208,8 +236,9 @@ def fate_of(report: pytest.TestReport) -> str | None:
         return f"called pytest.xfail: {report.wasxfail}" if expected else _skip_reason(report)
     if report.when == "setup":
         if report.skipped:
-            return f"not run by its xfail mark: {report.wasxfail}" if expected else _skip_reason(report)
-        return "set-up failed" if report.failed else None
+            reason = str(getattr(report, "wasxfail", "")).removeprefix("[NOTRUN] ")
+            return f"marked xfail(run=False): {reason}".rstrip(": ") if expected else _skip_reason(report)
+        return "set-up failed" if report.failed else "never finished"
     return None if report.when == "teardown" else "its worker crashed"
 
 

@@ -293,3 +293,32 @@ def test_the_face_shows_its_names_and_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def takes(what: object) -> None:
+    CALLS.append(str(what))
+
+
+class Builds:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("gc, torch", "unknown step 'gc, torch' .*\nnext: write one step a line"),
+        ("gc torch", "unknown step 'gc torch' .*\nnext: write one step a line"),
+        (
+            f"{__name__}:takes",
+            "step '.*:takes' cannot be called without arguments: missing a required argument: 'what'",
+        ),
+        (f"{__name__}:Builds", "step '.*:Builds' is a class, so calling it only builds an object"),
+    ],
+)
+def test_a_step_that_could_do_nothing_is_refused_at_the_start(line: str, message: str) -> None:
+    with pytest.raises(CleanupError, match=f"^cleanup: {message}"):
+        _steps.parse([line], "from ini cleanup_steps")
+
+
+def test_steps_may_come_as_one_text() -> None:
+    assert [step.name for step in _steps.parse("gc\n torch\n", "from ini cleanup_steps")] == ["gc", "torch"]

@@ -108,6 +108,7 @@ def test_effort_is_read_from_the_option(run: Run) -> None:
         ("--pairwise-over=0", "pairwise: pairwise-over is '0', not a whole number from 1 up (from --pairwise-over)"),
         ("--pairwise-fail-under=101", "pairwise: the percentage is '101', not a number from 0 to 100 (from *)"),
         ("--pairwise-fail-under=nan", "pairwise: the percentage is 'nan'*"),
+        ("--pairwise-fail-under=0.9", "pairwise: the percentage is '0.9', less than one percent (from *)"),
         ("--pairwise-engine=pict", "pairwise: engine is 'pict' (from --pairwise-engine)"),
     ],
 )
@@ -130,6 +131,7 @@ def test_a_bad_ini_value_is_a_usage_error_that_names_the_key(run: Run, pytester:
         ("(4)", "pairwise: strength 4 exceeds the 3 axes (from the marker of *::test_product)"),
         ("(0)", "pairwise: strength is 0, not a whole number from 1 up (marker of *::test_product)"),
         ("(True)", "pairwise: strength is True, not a whole number from 1 up (marker of *"),
+        ("(lambda a: True, strength=2)", "pairwise: the marker gives strength twice (marker of *"),
         ("(2, 3)", "pairwise: the marker takes one positional argument, the strength, not 2 (marker of *"),
         ("(2, strength=2)", "pairwise: the marker gives strength twice (marker of *"),
         ("(strenght=2)", "pairwise: the marker has no argument 'strenght' (marker of *"),
@@ -204,3 +206,54 @@ def test_a_downstream_conftest_may_register_the_marker_too(run: Run, pytester: p
 def test_ini_keys_work_in_pyproject(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\npairwise_strength = "3"\npairwise_report = true')
     run(SUITE).stdout.fnmatch_lines(["*36 -> 36 cases, 36 owed triples, 100 % ran"])
+
+
+def test_a_predicate_given_by_position_is_told_its_name(run: Run) -> None:
+    result = run(
+        "import pytest\nmark = pytest.mark.pairwise.with_args(lambda a: True)\n"
+        + SUITE.replace("@pytest.mark.pairwise", "@mark")
+    )
+    result.stdout.fnmatch_lines(
+        ["pairwise: strength is <function*", "next: did you mean where=? Predicates go by that name"]
+    )
+
+
+def test_a_marker_that_swallowed_a_test_is_an_error(run: Run) -> None:
+    # pytest marks the predicate; the predicate, used as a decorator, then turns the test below it into a bool
+    suite = "import pytest\n\ndef small(n): return True\n\n" + SUITE.replace("mark.pairwise", "mark.pairwise(small)")
+    result = run(suite)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        [
+            "pairwise: the marker stands on 'small', which is not a test (in test_m.py)",
+            "next: give predicates as where=*",
+        ]
+    )
+
+
+def test_marked_methods_and_aliases_of_marked_functions_are_tests(run: Run) -> None:
+    suite = SUITE.replace("def test_product", "def product") + "\ntest_alias = product\n"
+    suite += "\nclass Base:\n    @pytest.mark.pairwise\n    @pytest.mark.parametrize('a', [1, 2])\n"
+    suite += "    def test_b(self, a): pass\n\nclass TestC(Base): pass\n"
+    run(suite).assert_outcomes(passed=14)
+
+
+def test_a_marker_of_its_own_on_a_function_without_axes_is_an_error(run: Run) -> None:
+    result = run("import pytest\n@pytest.mark.pairwise\ndef test_plain(): pass")
+    result.stdout.fnmatch_lines(["pairwise: the marker stands on a function without axes (marker of *::test_plain)"])
+
+
+def test_values_that_no_allowed_case_holds_are_told(run: Run) -> None:
+    result = run(SUITE.replace("mark.pairwise", "mark.pairwise(where=lambda a, b: a < 3 or b > 5)"))
+    result.stdout.fnmatch_lines(["*::test_product: axis 'a': no allowed case holds 3, 4"])
+
+
+def test_capped_strengths_and_notes_of_whole_suites_do_not_flood_the_summary(run: Run) -> None:
+    suite = SUITE.replace("@pytest.mark.pairwise\n", "") + SUITE.replace("@pytest.mark.pairwise\n", "").replace(
+        "test_product", "test_other"
+    ).replace("[1, 2, 3, 4]", "[1, 1, '1']")
+    result = run(suite, "--pairwise-over=1", "--pairwise-strength=5")
+    result.stdout.fnmatch_lines(
+        ["2 functions: strength 5 (from --pairwise-strength) is above its 3 axes, so 3 is used"]
+    )
+    result.stdout.no_fnmatch_line("*repeats*")

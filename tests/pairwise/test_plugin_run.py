@@ -63,7 +63,7 @@ def test_ran_means_that_the_call_phase_ended(pytester: pytest.Pytester, workers:
             "*::test_set_up: * of 27 owed pairs did not run",
             "  a=1, b=1  set-up failed",
             "*::test_not_run: 27 of 27 owed pairs did not run",
-            "  a=1, b=1  not run by its xfail mark: *hangs",
+            "  a=1, b=1  marked xfail(run=False): hangs",
         ]
     )
 
@@ -84,7 +84,8 @@ def test_deselected_cases_count_as_not_run_and_functions_without_any_case_are_no
     first = next(line for line in listing if "test_fails[" in line).partition("[")[2].rstrip("]")
     result = pytester.runpytest_inprocess(*PLUGIN, "--pairwise-report", "-k", f"test_fails and {first}")
     result.stdout.fnmatch_lines(["*::test_fails: 27 -> 9 cases*11.1 % ran", "  a=3, b=3  deselected"])
-    result.stdout.no_fnmatch_line("*test_skips*")
+    result.stdout.fnmatch_lines(["6 thinned functions deselected whole and not counted: test_skips, test_gives_up, *"])
+    result.stdout.no_fnmatch_line("*::test_skips*")
 
 
 @pytest.mark.parametrize("workers", [PLUGIN, XDIST], ids=["", "xdist"])
@@ -226,10 +227,10 @@ def test_workers_with_other_hash_seeds_choose_the_same_cases(pytester: pytest.Py
     result.stdout.fnmatch_lines(["*27 -> 9 cases, 27 owed pairs, 100 % ran"])
 
 
-def test_stopping_early_leaves_the_rest_as_never_finished(pytester: pytest.Pytester) -> None:
+def test_stopping_early_leaves_the_rest_as_not_reached(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_m=FATES)
     result = pytester.runpytest_inprocess(*PLUGIN, "-x", "--pairwise-report", "-k", "test_fails")
-    result.stdout.fnmatch_lines(["  *never finished"])
+    result.stdout.fnmatch_lines(["  *not reached"])
 
 
 def test_reruns_count_once(pytester: pytest.Pytester) -> None:
@@ -237,3 +238,84 @@ def test_reruns_count_once(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_m=FATES)
     result = pytester.runpytest_subprocess(*PLUGIN, "-p", "rerunfailures", "--reruns=1", "-k", "test_fails")
     result.stdout.fnmatch_lines(["*::test_fails: 27 -> 9 cases, 27 owed pairs, 100 % ran"])
+
+
+def test_a_test_that_never_comes_back_is_told_from_one_that_was_not_reached(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("b", [1, 2])
+        @pytest.mark.parametrize("a", [1, 2])
+        def test_f(a, b):
+            if (a, b) == (1, 2): pytest.exit("enough", returncode=0)
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN, "--pairwise-report", "--pairwise-fail-under=100")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["  a=1, b=2  never finished", "  a=2, b=1  not reached", "*25.0 % of 4 owed tuples ran*"]
+    )
+
+
+def test_no_pairwise_says_that_the_limit_holds_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_m=PRODUCT)
+    result = pytester.runpytest_inprocess(*PLUGIN, "--no-pairwise", "--pairwise-fail-under=100")
+    result.stdout.fnmatch_lines(["pairwise: off (--no-pairwise), so the limit of 100 % (from --pairwise-fail-under) *"])
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "skip(reason='no f64')",
+        "skipif(True, reason='no f64')",
+        "xfail(run=False)",
+        "xfail(True, run=False, reason='x')",
+    ],
+)
+def test_values_marked_not_to_run_take_no_other_pair_with_them(pytester: pytest.Pytester, mark: str) -> None:
+    pytester.makepyfile(
+        test_m=f"""
+        import pytest
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("dtype", ["f16", "f32", pytest.param("f64", marks=pytest.mark.{mark})])
+        @pytest.mark.parametrize("k", [1, 2, 3])
+        @pytest.mark.parametrize("n", [1, 2, 3])
+        def test_f(n, k, dtype): assert dtype != "f64"
+        """
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN, "--pairwise-report")
+    result.stdout.fnmatch_lines(
+        ["*::test_f: 27 -> * cases, 27 owed pairs, 77.8 % ran", "*: 6 of 27 owed pairs did not run"]
+    )
+    assert all("dtype=f64" in line for line in result.outlines if line.startswith("  ") and "=" in line)
+
+
+def test_values_marked_for_another_machine_are_like_any_other(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        other = [pytest.param(1, marks=pytest.mark.skipif(False, reason="")), pytest.param(2, marks=pytest.mark.xfail)]
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("b", other)
+        @pytest.mark.parametrize("a", [1, 2])
+        def test_f(a, b): pass
+        """
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stdout.fnmatch_lines(["*::test_f: 4 -> 4 cases, 4 owed pairs, 100 % ran"])
+
+
+def test_a_function_whose_values_are_all_marked_to_skip_is_thinned_all_the_same(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("c", [1, 2])
+        @pytest.mark.parametrize("b", [pytest.param(v, marks=pytest.mark.skip) for v in (1, 2)])
+        @pytest.mark.parametrize("a", [1, 2])
+        def test_f(a, b, c): pass
+        """
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stdout.fnmatch_lines(["*::test_f: 8 -> 4 cases, 12 owed pairs, 0.0 % ran"])
