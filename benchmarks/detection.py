@@ -29,7 +29,7 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "skinny_gemm"
 sys.path[:0] = [str(EXAMPLE), str(EXAMPLE / "tests")]
 
 import test_skinny_gemm as suite  # noqa: E402  # found through the path set above
-from skinny_gemm import faults  # noqa: E402
+from skinny_gemm import faults  # noqa: E402  # found through the path set above
 
 SHAPE = ("n", "k", "m")
 F16, BF16 = torch.float16, torch.bfloat16

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+import testkit
+
+ROOT = Path(testkit.__file__).parents[1]
 HERE = Path(__file__).parent
 
 DIGEST = """
