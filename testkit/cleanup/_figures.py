@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from testkit._text import counted
-from testkit.cleanup._steps import Outcome
+from testkit.cleanup import _steps
 
 
 @dataclass
 class Figures:
-    """Clean-ups by what called for them (a scope, or ``cleanup_now``), seconds and failures by step."""
+    """Clean-ups by what called for them (a scope, or ``cleanup_now``), seconds, failures and interrupts by step."""
 
     runs: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
+    interrupted: dict[str, int] = field(default_factory=dict)
 
-    def add(self, reason: str, outcomes: Sequence[Outcome]) -> None:
+    def clean(self, reason: str, steps: Sequence[_steps.Step]) -> list[_steps.Outcome]:
+        """Run the steps and count that, also when Ctrl-C cuts it short."""
+        outcomes: list[_steps.Outcome] = []
+        try:
+            return _steps.run(steps, outcomes)
+        finally:
+            self.add(reason, outcomes)
+
+    def add(self, reason: str, outcomes: Sequence[_steps.Outcome]) -> None:
         """Count one clean-up."""
         self.runs[reason] = self.runs.get(reason, 0) + 1
         for outcome in outcomes:
@@ -26,15 +35,18 @@ class Figures:
             self.seconds[name] = self.seconds.get(name, 0.0) + outcome.seconds
             if outcome.error:
                 self.failed[name] = self.failed.get(name, 0) + 1
+            if outcome.interrupted:
+                self.interrupted[name] = self.interrupted.get(name, 0) + 1
 
     def plain(self) -> dict[str, dict[str, Any]]:
         """These figures in types that travel between processes."""
-        return {"runs": dict(self.runs), "seconds": dict(self.seconds), "failed": dict(self.failed)}
+        return asdict(self)
 
     def merge(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
         """Add what another process counted."""
-        for mine, theirs in ((self.runs, "runs"), (self.seconds, "seconds"), (self.failed, "failed")):
-            for name, number in plain[theirs].items():
+        for kind, numbers in plain.items():
+            mine = getattr(self, kind)
+            for name, number in numbers.items():
                 mine[name] = mine.get(name, 0) + number
 
     def lines(self) -> list[str]:
@@ -49,6 +61,7 @@ class Figures:
         costs = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
         spent = sum(self.seconds.values())
         lines = [f"cleanup: {counted(total, 'clean-up')} ({reasons}) in {spent:.2f} s: {costs}"]
-        for name, number in self.failed.items():
-            lines.append(f"cleanup: step {name} failed in {number:,} of {counted(total, 'clean-up')}")
+        for what, steps in (("failed", self.failed), ("was interrupted", self.interrupted)):
+            for name, number in steps.items():
+                lines.append(f"cleanup: step {name} {what} in {number:,} of {counted(total, 'clean-up')}")
         return lines

@@ -17,9 +17,7 @@ def cleanup_now() -> None:
     the last step if one failed.
     """
     steps, figures = _runs[-1] if _runs else (_steps.DEFAULT, Figures())
-    outcomes = _steps.run(steps)
-    figures.add("cleanup_now", outcomes)
-    error = _steps.problem(outcomes)
+    error = _steps.problem(figures.clean("cleanup_now", steps))
     if error:
         raise error
 

@@ -6,11 +6,12 @@ keeps every frame it passed through alive in ``sys.last_*``. An item that is run
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, TracebackType
 from typing import Any
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -93,7 +94,9 @@ def _bare(error: BaseException) -> BaseException:
         copy = kind.__new__(kind, text)
         if str(copy) == text:
             return copy
-    except Exception:  # noqa: BLE001  # foreign classes may do anything here
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # foreign classes may do anything here
         text = "(its message cannot be read)"
     return RuntimeError(f"{kind.__name__}: {text}")
 
@@ -106,12 +109,24 @@ def _empty(traceback: TracebackType) -> None:
         inner = inner.tb_next
     caller: FrameType | None = traceback.tb_frame.f_back
     while caller is not None:
-        if not caller.f_code.co_flags & _GENERATORS:  # a suspended one would be closed, and it is not ours to close
-            _clear(caller)
+        _clear(caller)
         caller = caller.f_back
 
 
 def _clear(frame: FrameType) -> None:
+    if _suspended(frame):
+        return  # clearing it would close its generator, which is not ours to close
     with suppress(RuntimeError):  # still running, so not what failed
         frame.clear()
         len(frame.f_locals)  # before Python 3.13 a report that showed locals left a copy, which only this refreshes
+
+
+def _suspended(frame: FrameType) -> bool:
+    """Whether this is a generator or coroutine that caught what failed in it, and may go on."""
+    if not frame.f_code.co_flags & _GENERATORS or sys.version_info >= (3, 13):  # where clear() refuses by itself
+        return False
+    if sys.version_info >= (3, 11):
+        # All that a frame refers to, such as its code, belongs to the generator until that ends.
+        return all(one is not frame.f_code for one in gc.get_referents(frame))
+    owners = (GeneratorType, CoroutineType, AsyncGeneratorType)
+    return any(type(one) in owners for one in gc.get_referrers(frame))  # a generator that ended drops its frame

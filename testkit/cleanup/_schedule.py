@@ -21,7 +21,7 @@ def parse_scope(text: str, source: str) -> str:
 
 
 class Schedule:
-    """Remembers whether a test ran since the last clean-up.
+    """Remembers whether a test ran since the last clean-up. What is due stays due until ``cleaned`` is told of it.
 
     ``scope`` holds for every module but those that asked for a clean-up at their own end (``wanted``). None
     means that only those are cleaned after.
@@ -44,10 +44,8 @@ class Schedule:
         if last and self._session_owes:
             return self.at_end()
         if self._module_owes and ran and not marked and self._scope_of(module) == "function":
-            self._module_owes = False
             return "function"
         if self._module_owes and leaving:
-            self._module_owes = False
             return "module"
         return ""
 
@@ -61,9 +59,14 @@ class Schedule:
 
     def at_end(self) -> str:
         """Which clean-up is still due when no test follows, or "" for none."""
-        due = "session" if self._session_owes else "module" if self._module_owes else ""
-        self._module_owes = self._session_owes = False
-        return due
+        return "session" if self._session_owes else "module" if self._module_owes else ""
+
+    def cleaned(self, due: str) -> None:
+        """The clean-up that was due ran to its end."""
+        if due == "session":
+            self._session_owes = False
+        if due:
+            self._module_owes = False
 
     def _scope_of(self, module: Hashable) -> str | None:
         return "module" if module in self.wanted else self.scope

@@ -34,6 +34,7 @@ class Outcome:
     seconds: float
     error: str = ""
     trace: str = ""
+    interrupted: bool = False
 
 
 def parse(lines: str | Iterable[str], source: str) -> tuple[Step, ...]:
@@ -43,24 +44,29 @@ def parse(lines: str | Iterable[str], source: str) -> tuple[Step, ...]:
     return tuple(_step(line.strip(), source) for line in lines if line.strip())
 
 
-def run(steps: Sequence[Step]) -> list[Outcome]:
-    """Run every step, in order. Only KeyboardInterrupt ends this early."""
-    return [_run(step) for step in steps]
+def run(steps: Sequence[Step], outcomes: list[Outcome] | None = None) -> list[Outcome]:
+    """Run every step, in order. Only KeyboardInterrupt ends this early; ``outcomes`` holds what was done until then."""
+    done = [] if outcomes is None else outcomes
+    for step in steps:
+        _run(step, done)
+    return done
 
 
-def _run(step: Step) -> Outcome:
+def _run(step: Step, done: list[Outcome]) -> None:
     start = perf_counter()
     try:
         step.call()
     except KeyboardInterrupt:
+        done.append(Outcome(step, perf_counter() - start, interrupted=True))
         raise
     except BaseException as error:  # noqa: BLE001  # a test runner's fail() and skip() and sys.exit() are no Exception
         seconds = perf_counter() - start
         headline = traceback.format_exception_only(type(error), error)[-1].strip()
         inside = error.__traceback__ and error.__traceback__.tb_next  # the first frame is the call above
         trace = "".join(traceback.format_exception(type(error), error, inside))
-        return Outcome(step, seconds, headline, trace.rstrip())
-    return Outcome(step, perf_counter() - start)
+        done.append(Outcome(step, seconds, headline, trace.rstrip()))
+    else:
+        done.append(Outcome(step, perf_counter() - start))
 
 
 def problem(outcomes: Sequence[Outcome]) -> CleanupError | None:
@@ -138,14 +144,25 @@ def _step(line: str, source: str) -> Step:
 def _resolve(line: str, module: str, attributes: str, source: str) -> Any:
     try:
         found = import_module(module)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise CleanupError(
-            f"step {line!r} cannot be imported: {reason}", source, "correct the name, or list its folder in pythonpath"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may leave by sys.exit() or skip() too
+        raise _unimportable(line, module, error, source) from error
     try:
         return reduce(getattr, attributes.split("."), found)
     except AttributeError as error:
         near = get_close_matches(attributes, dir(found), n=1)
         hint = f"did you mean {module}:{near[0]}?" if near else f"name a function of {module}"
         raise CleanupError(f"step {line!r} does not exist in {module}", source, hint) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the module's own __getattr__ may import more
+        raise _unimportable(line, module, error, source) from error
+
+
+def _unimportable(line: str, module: str, error: BaseException, source: str) -> CleanupError:
+    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+    fix = f"make {module} importable at the start of a run"
+    if isinstance(error, ImportError):
+        fix = "correct the name, or list its folder in pythonpath"
+    return CleanupError(f"step {line!r} cannot be imported: {reason}", source, fix)

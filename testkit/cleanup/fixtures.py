@@ -12,8 +12,9 @@ from testkit.errors import CleanupError
 def module_cleanup(request: pytest.FixtureRequest) -> None:
     """Clean up each time the run leaves this module, instead of after each of its tests.
 
-    Import it into a test module, or into a conftest for every module below it. It only announces the wish: the
-    steps run later than any fixture could, when nothing holds the module's last objects any more.
+    Import it into a test module, or into a conftest for every module below it. It only announces the wish (so does its
+    presence, should a fixture before it fail): the steps run later than any fixture could, when nothing holds the
+    module's last objects any more.
     """
     cleaner = request.config.stash.get(CLEANER, None)
     if cleaner is None:

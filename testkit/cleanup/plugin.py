@@ -51,14 +51,19 @@ def pytest_configure(config: pytest.Config) -> None:
     _now.begin(cleaner.steps, cleaner.figures)
     config.add_cleanup(_now.end)
     if asked:
-        config.pluginmanager.register(cleaner, PER_TEST)
+        _watch_tests(config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Whoever imported the fixture did so by now, and its first test must find the per-test hooks in place."""
-    manager = session.config.pluginmanager
-    if "testkit.cleanup.fixtures" in sys.modules and not manager.has_plugin(PER_TEST):
-        manager.register(session.config.stash[CLEANER], PER_TEST)
+    if FIXTURES in sys.modules:
+        _watch_tests(session.config)
+
+
+def _watch_tests(config: pytest.Config) -> None:
+    """Register the cleaner, once, unless --setup-only or --setup-plan (which sets the former) lets no test run."""
+    if not config.getoption("setuponly", False) and not config.pluginmanager.has_plugin(PER_TEST):
+        config.pluginmanager.register(config.stash[CLEANER], PER_TEST)
 
 
 class Cleaner:
@@ -97,6 +102,8 @@ class Cleaner:
         self._items.append(item)
         self._last = item
         module = module_of(item)
+        if _asks(item):  # its body never runs where a fixture before it fails
+            self.schedule.wanted.add(module)
         try:
             result = yield
         except BaseException as error:
@@ -118,13 +125,16 @@ class Cleaner:
         return result
 
     def finish(self, session: pytest.Session) -> None:
-        """What an interrupted run still owes, and the last failure for ``pdb.pm()``."""
+        """What an interrupted run or clean-up still owes, and the last failure for ``pdb.pm()``."""
         interrupt, self._interrupt = self._interrupt, None
         _release.release_interrupt(interrupt)
         del interrupt
         due = self.schedule.at_end()
-        if due and not self._clean(session.config, due, "at the end of the run") and session.exitstatus == 0:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        try:
+            if due and not self._clean(session.config, due, "at the end of the run") and session.exitstatus == 0:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        except KeyboardInterrupt:  # raised from here it would cost the run its summary
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
         if self._failure is not None:
             self._failure.restore()
 
@@ -135,8 +145,12 @@ class Cleaner:
             _release.release_item(finished)
         self._items.clear()
         _release.release_records(config.pluginmanager.get_plugin("logging-plugin"))
-        outcomes = _steps.run(self.steps)
-        self.figures.add(reason, outcomes)
+        try:
+            outcomes = self.figures.clean(reason, self.steps)
+        except KeyboardInterrupt as interrupt:
+            self._interrupt = interrupt  # owed still: pytest_sessionfinish cleans up
+            raise
+        self.schedule.cleaned(reason)
         error = _steps.problem(outcomes)
         item = self._last
         if error is None or item is None:
@@ -151,11 +165,26 @@ class Cleaner:
 
 CLEANER = pytest.StashKey[Cleaner]()
 PER_TEST = "testkit.cleanup.per_test"
+FIXTURES = "testkit.cleanup.fixtures"
 
 
 def module_of(item: pytest.Item) -> pytest.File | pytest.Session:
     """The collector that stands for the item's module; files that are not Python count as modules too."""
     return item.getparent(pytest.File) or item.session
+
+
+def _asks(item: pytest.Item) -> bool:
+    """Whether the imported fixture, under any name, is among those that ``item`` is set up with."""
+    info: Any = getattr(item, "_fixtureinfo", None)
+    if info is None or FIXTURES not in sys.modules:
+        return False
+    for name in info.names_closure:
+        for definition in reversed(info.name2fixturedefs.get(name, ())):
+            if getattr(definition.func, "__module__", "") == FIXTURES:
+                return True
+            if name not in definition.argnames:
+                break  # it replaces those before it
+    return False
 
 
 # Innermost wrapper: after pytest tore down what was left, before the summary and before a worker sends its figures.

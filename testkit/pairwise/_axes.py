@@ -143,6 +143,14 @@ _PLAIN = frozenset({int, bool, str, bytes, type(None)})
 
 
 def identity(value: object) -> object:
+    """``_identity``, or the object alone where a container holds itself."""
+    try:
+        return _identity(value)
+    except RecursionError:
+        return ("object", id(value))
+
+
+def _identity(value: object) -> object:
     """A hashable key that two positions share if and only if they hold the same value.
 
     Builtin scalars and containers are the same when type and contents are (NaN is one value, 0.0 and -0.0 are
@@ -156,9 +164,9 @@ def identity(value: object) -> object:
     if kind is complex:
         return (complex, repr(value))
     if kind in (tuple, list):
-        return (kind, tuple(identity(part) for part in value))  # type: ignore[attr-defined]  # a sequence
+        return (kind, tuple(_identity(part) for part in value))  # type: ignore[attr-defined]  # a sequence
     if kind is dict:
-        return (dict, tuple((identity(k), identity(v)) for k, v in value.items()))  # type: ignore[attr-defined]
+        return (dict, tuple((_identity(k), _identity(v)) for k, v in value.items()))  # type: ignore[attr-defined]
     return ("object", id(value))
 
 

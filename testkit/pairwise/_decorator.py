@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from testkit.errors import KitWarning
@@ -37,6 +37,7 @@ def parametrize(
     """
     import pytest
 
+    full, where, keep = _again(full), _again(where), _again(keep)
     params = {name: in_order(values, name) for name, values in named_values(axes)}
     made = make_axes({name: [_value(p) for p in listed] for name, listed in params.items()})
     marks = []
@@ -84,3 +85,8 @@ def _given_id(value: Any) -> str | None:
 def _marks(value: Any) -> Any:
     param = _param(value)
     return () if param is None else param.marks
+
+
+def _again(value: Any) -> Any:
+    """What the marker may read once for each function."""
+    return list(value) if isinstance(value, Iterator) else value

@@ -36,7 +36,7 @@ def axis_ids(axis: Axis, given: list[str | None] | None = None) -> tuple[list[st
                 taken[text] += 1
             taken[alike] = 1
             if axis.first_position_of[position] == position:
-                notes.append(f"axis {axis.name!r}: {value!r} has the id of another value, and is called {alike}")
+                notes.append(f"axis {axis.name!r}: {shown(value)} has the id of another value, and is called {alike}")
             text = alike
         ids.append(text)
     return ids, notes
@@ -48,7 +48,10 @@ def _parts(axis: Axis, position: int) -> list[object]:
 
 def value_text(value: object) -> str:
     """A text that two values share only if they are the same or have no text of their own."""
-    text = _text(value)
+    try:
+        text = _text(value)
+    except Exception:  # noqa: BLE001 - a foreign __repr__ may raise anything
+        text = f"<{type(value).__qualname__}>"
     if len(text) > LONGEST:
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         text = f"{text[: LONGEST - 9]}~{digest}"
@@ -85,3 +88,11 @@ def _string_text(value: str) -> str:
     if _PLAIN.fullmatch(value) and value not in _NOT_A_STRING:
         return value
     return ascii(value)
+
+
+def shown(value: object) -> str:
+    """The value's repr for a message, whatever its class does."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - a foreign __repr__ may raise anything
+        return f"<{type(value).__qualname__}>"

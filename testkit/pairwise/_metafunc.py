@@ -1,20 +1,22 @@
-"""Thinning inside pytest: the parametrize calls of one function, recorded, understood, and applied with pruning.
+"""Thinning inside pytest: the parametrize calls of one function, recorded, each applied alone, and joined.
 
-pytest's own ``Metafunc.parametrize`` makes every id, mark and scope; between two of its calls the cases that no
-chosen row begins with are dropped, so the full product is never built. No pytest import: metafunc comes as it is.
+pytest's own ``Metafunc.parametrize`` makes every id, mark and scope, one call at a time; what a case of several axes
+holds is put together from its parts, so that only chosen cases are ever built. metafunc comes as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
 from typing import Any
 
 from testkit._text import counted
 from testkit.errors import PairwiseError
 from testkit.pairwise._axes import Axis, holds_address, in_fixed_order
-from testkit.pairwise._plan import Plan, Positions, plan_cases
+from testkit.pairwise._ids import shown
+from testkit.pairwise._plan import Known, Plan, Positions, level_of_position, plan_cases
 from testkit.pairwise._request import Request
 from testkit.pairwise._tally import Tally
 
@@ -24,16 +26,26 @@ LEFT_WHOLE = "__"
 
 @dataclass
 class Call:
-    """One ``metafunc.parametrize(argnames, argvalues, ...)``, not yet applied."""
+    """One ``metafunc.parametrize(argnames, argvalues, ...)`` as a hook made it.
+
+    Learned from pytest: ``axis``, ``alone`` (a callspec for each position, of this axis only) and ``idle`` (positions
+    whose marks keep them from running).
+    """
 
     argnames: Any
     argvalues: Any
+    rest: tuple[Any, ...]
     options: dict[str, Any]
     axis: Axis = field(init=False)
+    alone: list[Any] = field(init=False)
     idle: set[int] = field(init=False)
 
     def apply(self, metafunc: Any) -> None:
-        metafunc.parametrize(self.argnames, self.argvalues, **self.options)
+        metafunc.parametrize(self.argnames, self.argvalues, *self.rest, **self.options)
+
+    @property
+    def thinned(self) -> bool:
+        return not self.axis.name.startswith(LEFT_WHOLE)
 
 
 class Recorder:
@@ -41,52 +53,73 @@ class Recorder:
 
     def __init__(self, metafunc: Any) -> None:
         self.metafunc = metafunc
+        self.replaced = vars(metafunc).get("parametrize")
         self.calls: list[Call] = []
         metafunc.parametrize = self
 
-    def __call__(
-        self, argnames: Any, argvalues: Any, indirect: Any = False, ids: Any = None, scope: Any = None, **private: Any
-    ) -> None:
-        if isinstance(argvalues, Iterator):
-            argvalues = list(argvalues)
-        self.calls.append(Call(argnames, argvalues, {"indirect": indirect, "ids": ids, "scope": scope, **private}))
+    def __call__(self, argnames: Any, argvalues: Any, *rest: Any, **options: Any) -> None:
+        self.calls.append(Call(argnames, argvalues, rest, options))
 
     def stop(self) -> list[Call]:
         """Give metafunc its own method back; the recorded calls."""
-        del self.metafunc.parametrize
+        if self.replaced is None:
+            del self.metafunc.parametrize
+        else:
+            self.metafunc.parametrize = self.replaced
         return self.calls
 
 
-def apply_plainly(metafunc: Any, calls: Sequence[Call]) -> None:
-    """What pytest would have done."""
-    for call in calls:
-        call.apply(metafunc)
+def thin(
+    metafunc: Any, calls: Sequence[Call], request: Request, named: Collection[str], known: Known
+) -> tuple[Tally, CaseOf] | None:
+    """Leave metafunc the chosen cases, and those whose bracketed part of the node id is ``named``.
 
-
-def thin(metafunc: Any, calls: Sequence[Call], request: Request, named: Collection[str]) -> Tally | None:
-    """Apply the calls so that only chosen cases remain, and those whose bracketed part of the node id is ``named``.
-
-    None if nothing was thinned (no axis, or too few cases for ``request.over``); the calls are applied all the same.
+    The tally, and how to tell an item's case. None if nothing was thinned (no axis, or too few cases for
+    ``request.over``): then metafunc has what pytest would have given it.
     """
     nodeid = metafunc.definition.nodeid
     _learn(metafunc, calls, request)
-    axes = [call.axis for call in calls if not call.axis.name.startswith(LEFT_WHOLE)]
-    total = prod(len(axis.values) for axis in axes)
-    names = [argname for axis in axes for argname in axis.argnames]
+    axes = [call.axis for call in calls if call.thinned]
+    names = [argname for call in calls for argname in call.axis.argnames]
     if request.own and not axes:
         raise PairwiseError("the marker stands on a function without axes", fix="parametrize it, or remove the marker")
-    if not axes or total <= request.over or len(set(names)) < len(names):
-        apply_plainly(metafunc, calls)
+    if len(set(names)) < len(names):
+        for call in calls:  # pytest refuses it, in its own words
+            call.apply(metafunc)
+    if not axes or prod(len(axis.values) for axis in axes) <= request.over:
+        _leave(metafunc, calls, product(*(range(len(call.alone)) for call in calls)))
         return None
-    idle = [call.idle for call in calls if not call.axis.name.startswith(LEFT_WHOLE)]
-    plan = _plan(axes, idle, request, nodeid)
-    cases, outside, notes = _apply_pruned(metafunc, calls, plan, named, nodeid)
+    plan = _plan(axes, [call.idle for call in calls if call.thinned], request, nodeid, known)
+    chosen = sorted(_with_whole_axes(calls, plan.rows))
+    outside = sorted({row for text in named for row in _named_rows(calls, metafunc._calls, text)} - set(chosen))
+    _leave(metafunc, calls, sorted([*chosen, *outside]))
+    case_of = CaseOf(axes, [_thinned_part(calls, row) for row in [*chosen, *outside]])
     # whoever thins a whole suite did not ask about each function
-    notes = [*plan.notes, *plan.refused_values(), *notes] if request.marked else []
-    return Tally.of(nodeid, plan, request.strength, cases, outside, notes)
+    notes = [*plan.notes, *plan.refused_values(), *_id_notes(calls)] if request.marked else []
+    return Tally.of(nodeid, plan, request.strength, case_of.cases, len(chosen), len(outside), notes), case_of
 
 
-def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Request, nodeid: str) -> Plan:
+class CaseOf:
+    """Tells the case of a collected item by the very objects that it was parametrized with."""
+
+    def __init__(self, axes: Sequence[Axis], rows: Iterable[Positions]) -> None:
+        levels = [level_of_position(axis) for axis in axes]
+        numbers: dict[tuple[int, ...], int] = {}
+        self._names = [argname for axis in axes for argname in axis.argnames]
+        self._known: dict[tuple[int, ...], int] = {}
+        self._kept_alive = axes  # an object's id is its own only as long as it lives
+        for row in rows:
+            case = numbers.setdefault(tuple([n[at] for n, at in zip(levels, row, strict=True)]), len(numbers))
+            objects = [axis.argument(name, at) for axis, at in zip(axes, row, strict=True) for name in axis.argnames]
+            self._known[tuple(map(id, objects))] = case
+        self.cases = list(numbers)
+
+    def __call__(self, params: dict[str, object]) -> int | None:
+        """The number of the case that holds these parameters; None if it is none of ours."""
+        return self._known.get(tuple([id(params.get(name)) for name in self._names]))
+
+
+def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Request, nodeid: str, known: Known) -> Plan:
     strength = request.strength.value
     if strength > len(axes):
         if request.strength.source == "from the marker":
@@ -107,31 +140,26 @@ def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Reques
         effort=request.effort,
         engine=request.engine,
         idle=idle,
+        known=known,
     )
 
 
 def _learn(metafunc: Any, calls: Sequence[Call], request: Request) -> None:
-    """Find each call's axis by letting pytest apply it alone, with ids that ask nobody."""
+    """Let pytest apply each call alone, and keep what it makes of it."""
     before = metafunc._calls
     try:
         for call in calls:
             call.argvalues = _ordered(call, request)
-            count = len(list(call.argvalues))
-            if not count and request.marked:
+            metafunc._calls = []
+            call.apply(metafunc)
+            call.alone = metafunc._calls
+            call.axis = _axis(call.alone)
+            call.idle = {at for at, callspec in enumerate(call.alone) if any(map(_idles, callspec.marks))}
+            if request.marked and type(call.axis.argument(call.axis.argnames[0], 0)).__name__ == "NotSetType":
                 raise PairwiseError(
-                    f"axis {_names(call.argnames)!r} has no values",
+                    f"axis {call.axis.name!r} has no values",
                     fix="give it values (a generator serves one function only), or remove the pairwise marker",
                 )
-            metafunc._calls = []
-            metafunc.parametrize(
-                call.argnames,
-                call.argvalues,
-                indirect=call.options["indirect"],
-                ids=[f"testkit{position}" for position in range(count)] or None,
-                scope=call.options["scope"],
-            )
-            call.axis = _axis(metafunc._calls)
-            call.idle = {at for at, callspec in enumerate(metafunc._calls) if any(map(_idles, callspec.marks))}
     finally:
         metafunc._calls = before
 
@@ -146,15 +174,17 @@ def _idles(mark: Any) -> bool:
     return mark.name == "skipif" and any(condition is True for condition in conditions)
 
 
-def _names(argnames: str | Iterable[str]) -> str:
-    return argnames if isinstance(argnames, str) else ",".join(argnames)
-
-
 def _ordered(call: Call, request: Request) -> Any:
-    """A set as a list in one fixed order, for functions that carry the marker; anything else as it is."""
-    if request.marked and isinstance(call.argvalues, Set):
-        return in_fixed_order(call.argvalues, _names(call.argnames))
-    return call.argvalues
+    """A set as a list in one fixed order; anything else as it is."""
+    if not isinstance(call.argvalues, Set):
+        return call.argvalues
+    name = call.argnames if isinstance(call.argnames, str) else ",".join(call.argnames)
+    try:
+        return in_fixed_order(call.argvalues, name)
+    except PairwiseError:
+        if request.marked:
+            raise
+        return call.argvalues
 
 
 def _axis(alone: Sequence[Any]) -> Axis:
@@ -164,53 +194,93 @@ def _axis(alone: Sequence[Any]) -> Axis:
     return Axis(",".join(argnames), argnames, tuple(tuple(callspec.params.values()) for callspec in alone))
 
 
-def _apply_pruned(
-    metafunc: Any, calls: Sequence[Call], plan: Plan, named: Collection[str], nodeid: str
-) -> tuple[list[tuple[str, Positions]], set[str], list[str]]:
-    wanted = set(plan.rows)
-    named = set(named)
-    beginnings = {text[:end] for text in named for end, sign in enumerate(text) if sign == "-"} | named | {""}
-    kept: list[Positions] = [()] * (len(metafunc._calls) or 1)
-    depth, notes = 0, []
-    for number, call in enumerate(calls):
-        count = len(call.axis.values)
-        call.apply(metafunc)
-        notes += _id_notes(call, [callspec._idlist[-1:] for callspec in metafunc._calls[:count]])
-        thinned = not call.axis.name.startswith(LEFT_WHOLE)
-        depth += thinned
-        prefixes = {row[:depth] for row in wanted}
-        pairs = []
-        for at, callspec in enumerate(metafunc._calls):
-            before, position = kept[at // count], at % count
-            row = (*before, position) if thinned else before
-            known = callspec.id in (named if number == len(calls) - 1 else beginnings)
-            if row in prefixes or (named and known):
-                pairs.append((row, callspec))
-        kept = [row for row, _ in pairs]
-        metafunc._calls = [callspec for _, callspec in pairs]
-    cases = [
-        (f"{nodeid}[{callspec.id}]" if callspec._idlist else nodeid, row)
-        for row, callspec in zip(kept, metafunc._calls, strict=True)
-    ]
-    return cases, {name for name, row in cases if row not in wanted}, notes
+def _leave(metafunc: Any, calls: Sequence[Call], rows: Iterable[Positions]) -> None:
+    """Give metafunc these cases (a position for each call), after what it was given before us."""
+    if not calls:
+        return
+    before, made = metafunc._calls, []
+    rows = list(rows) if before else rows
+    for start in before or [None]:
+        prefix: list[Any] = []
+        last: Positions = ()
+        for row in rows:
+            same = next((n for n, (one, other) in enumerate(zip(row, last, strict=False)) if one != other), len(last))
+            del prefix[same:]
+            for call, position in zip(calls[same:], row[same:], strict=True):
+                prefix.append(_joined(prefix[-1] if prefix else start, call.alone[position]))
+            made.append(prefix[-1])
+            last = row
+    metafunc._calls = made
 
 
-def _id_notes(call: Call, idlists: Sequence[Sequence[str]]) -> list[str]:
+def _joined(start: Any, alone: Any) -> Any:
+    """pytest's record of a case with one axis more."""
+    if start is None:
+        return alone
+    return replace(
+        start,
+        params={**start.params, **alone.params},
+        indices={**start.indices, **alone.indices},
+        _arg2scope={**start._arg2scope, **alone._arg2scope},
+        _idlist=[*start._idlist, *alone._idlist],
+        marks=[*start.marks, *alone.marks],
+    )
+
+
+def _with_whole_axes(calls: Sequence[Call], rows: Iterable[Positions]) -> Iterator[Positions]:
+    """Each chosen row with every position of the axes that are left whole, in the order of the calls."""
+    for row in rows:
+        chosen = iter(row)
+        yield from product(*[(next(chosen),) if call.thinned else range(len(call.alone)) for call in calls])
+
+
+def _thinned_part(calls: Sequence[Call], row: Positions) -> Positions:
+    return tuple([position for call, position in zip(calls, row, strict=True) if call.thinned])
+
+
+def _named_rows(calls: Sequence[Call], before: Sequence[Any], text: str) -> Iterator[Positions]:
+    """The cases whose ids, joined by dashes, are ``text`` (or what follows the ids that stood there before us)."""
+    by_id: list[dict[str | None, list[int]]] = []
+    for call in calls:
+        positions: dict[str | None, list[int]] = {}
+        for position, callspec in enumerate(call.alone):
+            positions.setdefault("-".join(callspec._idlist) if callspec._idlist else None, []).append(position)
+        by_id.append(positions)
+
+    def rows(number: int, rest: str | None) -> Iterator[Positions]:
+        if number == len(calls):
+            if rest is None:
+                yield ()
+            return
+        ends: list[tuple[str | None, str | None]] = [(None, rest)]  # a hidden parameter adds nothing to the id
+        if rest is not None:
+            ends += [(rest[:at], rest[at + 1 :]) for at, sign in enumerate(rest) if sign == "-"] + [(rest, None)]
+        for own, left in ends:
+            for position in by_id[number].get(own, ()):
+                for row in rows(number + 1, left):
+                    yield (position, *row)
+
+    starts = {"-".join(callspec._idlist) for callspec in before if callspec._idlist}
+    for rest in [text[len(start) + 1 :] for start in starts if text.startswith(start + "-")] if starts else [text]:
+        yield from rows(0, rest)
+
+
+def _id_notes(calls: Sequence[Call]) -> list[str]:
     """What to tell of ids that pytest had to number because values print alike, or that show an address."""
-    axis, notes = call.axis, []
-    alike: dict[str, list[int]] = {}
-    for position, value in enumerate(axis.values):
-        own = "".join(idlists[position])
-        if holds_address(own):
-            notes.append(f"axis {axis.name!r}: the id {own} holds an address, which differs from process to process")
-        plain = _plain_text(value)
-        if plain is not None and own != plain and own.startswith(plain) and own[len(plain) :].strip("_").isdigit():
-            alike.setdefault(plain, []).append(position)
-    for text, positions in alike.items():
-        if len(positions) > 1:
-            ids = ", ".join("".join(idlists[position]) for position in positions)
-            values = ", ".join(repr(axis.values[position]) for position in positions)
-            notes.append(f"axis {axis.name!r}: values {values} all print as {text!r}, so pytest numbered them: {ids}")
+    notes = []
+    for call in calls:
+        axis, alike = call.axis, dict[str, list[str]]()
+        for value, callspec in zip(axis.values, call.alone, strict=True):
+            own, plain = "".join(callspec._idlist), _plain_text(value)
+            if holds_address(own):
+                notes.append(
+                    f"axis {axis.name!r}: the id {own} holds an address, which differs from process to process"
+                )
+            if plain is not None and own != plain and own.startswith(plain) and own[len(plain) :].strip("_").isdigit():
+                alike.setdefault(plain, []).append(f"{shown(value)} is {own}")
+        for text, values in alike.items():
+            if len(values) > 1:
+                notes.append(f"axis {axis.name!r}: values that print as {text!r} were numbered: {', '.join(values)}")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Cases that the user asked for by node id: on the command line, or through ``--lf`` and ``--ff``."""
+"""Cases that the user asked for by node id: on the command line, or through ``--lf``, ``--ff`` and ``--sw``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ class Named:
         if cache is not None and (config.getoption("lf", False) or config.getoption("failedfirst", False)):
             for nodeid in cache.get("cache/lastfailed", {}):
                 self._add(str(config.rootpath), nodeid)
+        if cache is not None and config.getoption("stepwise", False):
+            last = cache.get("cache/stepwise", None)
+            last = last.get("last_failed") if isinstance(last, dict) else last
+            self._add(str(config.rootpath), str(last or ""))
 
     def _add(self, folder: str, text: str) -> None:
         function, bracket, rest = text.partition("[")
         path, *names = function.split("::")
         if bracket and names and rest.endswith("]"):
-            key = (os.path.realpath(os.path.join(folder, path)), tuple(names))
+            file = os.path.realpath(os.path.join(folder, path))
+            key = (file if os.path.exists(file) else "", tuple(names))  # "": a module's name, under --pyargs
             self._cases.setdefault(key, set()).add(rest[:-1])
 
     def of(self, definition: Any) -> set[str]:
@@ -31,4 +36,5 @@ class Named:
         if not self._cases:
             return set()
         names = tuple(definition.nodeid.split("::")[1:])
-        return self._cases.get((os.path.realpath(str(definition.path)), names), set())
+        file = os.path.realpath(str(definition.path))
+        return self._cases.get((file, names), set()) | self._cases.get(("", names), set())

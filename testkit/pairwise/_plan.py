@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, prod
@@ -10,10 +10,10 @@ from typing import Any
 
 from testkit._text import counted
 from testkit.errors import PairwiseError
-from testkit.pairwise import _proof
 from testkit.pairwise._axes import Axis, find_axis, holding, unknown_name
 from testkit.pairwise._engine import Effort, Engine, cover
-from testkit.pairwise._model import Model
+from testkit.pairwise._ids import shown
+from testkit.pairwise._model import Model, Row
 from testkit.pairwise._predicates import Predicate, listed, make_rule, predicate_name
 from testkit.pairwise._space import Rule, Space
 
@@ -22,6 +22,9 @@ LARGEST = 1_000_000
 
 Positions = tuple[int, ...]
 """A case: for each axis the position of its value."""
+
+Known = dict[tuple[object, ...], list[Row]]
+"""Rows that were found before, by what they depend on."""
 
 Case = Mapping[str, object]
 """A complete or partial case, by argument name (or by axis name, with a tuple)."""
@@ -51,32 +54,16 @@ class Plan:
         """No list with this coverage has fewer cases."""
         return self.model.floor
 
-    def covered(self, rows: Iterable[Positions]) -> int:
-        """How many owed tuples these complete cases hold."""
-        return _proof.covered(self.model, self._levels(rows))
-
-    def missing(self, rows: Iterable[Positions]) -> Iterator[dict[str, object]]:
-        """The owed tuples that these cases leave out, as arguments by name."""
-        for axes, levels in _proof.missing(self.model, self._levels(rows)):
-            arguments: dict[str, object] = {}
-            for axis, level in zip(axes, levels, strict=True):
-                arguments |= self.axes[axis].arguments(self.axes[axis].first_positions[level])
-            yield arguments
-
     def refused_values(self) -> list[str]:
         """Values that the predicates refuse whatever stands beside them, as things to tell."""
         space = self.model.space
         found = []
         for number, axis in enumerate(self.axes):
             allowed = set(space.values(space.start, number))
-            refused = [repr(axis.values[at]) for level, at in enumerate(axis.first_positions) if level not in allowed]
+            refused = [shown(axis.values[at]) for level, at in enumerate(axis.first_positions) if level not in allowed]
             if refused:
                 found.append(f"axis {axis.name!r}: no allowed case holds {', '.join(refused)}")
         return found
-
-    def _levels(self, rows: Iterable[Positions]) -> list[Positions]:
-        levels = [level_of_position(axis) for axis in self.axes]
-        return [tuple([levels[a][position] for a, position in enumerate(row)]) for row in rows]
 
 
 def level_of_position(axis: Axis) -> list[int]:
@@ -96,11 +83,12 @@ def plan_cases(
     effort: Effort = "default",
     engine: Engine = "testkit",
     idle: Sequence[Collection[int]] = (),
+    known: Known | None = None,
 ) -> Plan:
     """Choose cases so that every owed tuple is held by one; see ``sample`` for the arguments.
 
     ``idle`` holds for each axis the positions that a skip mark keeps from running: every owed tuple without one is
-    held by a case without one.
+    held by a case without one. ``known`` keeps the rows of models without predicates and kept cases, for the next.
     """
     _check_search(seed, effort, engine)
     model = make_model(axes, strength=strength, full=full, where=where, keep=keep)
@@ -108,14 +96,18 @@ def plan_cases(
     if running is not None:
         first = cover(running, seed=seed, effort=effort, engine=engine)
         model = replace(model, kept=(*model.kept, *(dict(enumerate(row)) for row in first)))
-    rows = cover(model, seed=seed, effort=effort, engine=engine)
+    if known is None or model.space.rules or model.kept:
+        rows = cover(model, seed=seed, effort=effort, engine=engine)
+    else:
+        key = (model.levels, strength, model.crossed, seed, effort, engine)
+        rows = known[key] = known.get(key) or cover(model, seed=seed, effort=effort, engine=engine)
     notes = [
-        f"axis {axis.name!r} repeats {axis.values[position]!r} (position {axis.first_position_of[position]}"
+        f"axis {axis.name!r} repeats {shown(axis.values[position])} (position {axis.first_position_of[position]}"
         f" and {position}): owed once, still collected"
         for axis in axes
         for position in axis.repeated
     ]
-    return Plan(tuple(axes), model, tuple(sorted(_positions(axes, rows))), tuple(notes))
+    return Plan(tuple(axes), model, tuple(sorted(_positions(axes, rows, idle))), tuple(notes))
 
 
 def _running(model: Model, axes: Sequence[Axis], idle: Sequence[Collection[int]]) -> Model | None:
@@ -238,9 +230,9 @@ def _kept(case: Case, axes: Sequence[Axis], space: Space) -> dict[int, int]:
         axis = axes[number]
         fitting[number] = [axis.first_positions.index(position) for position in holding(axis, entries)]
         if not fitting[number]:
-            shown = ", ".join(f"{name}={value!r}" for name, value in entries)
+            asked = ", ".join(f"{name}={shown(value)}" for name, value in entries)
             raise PairwiseError(
-                f"keep asks for {shown}, which axis {axis.name!r} does not hold",
+                f"keep asks for {asked}, which axis {axis.name!r} does not hold",
                 fix="use the value as it stands in the axis (same object, or equal and of the same type)",
             )
     kept = _allowed_choice(fitting, {}, space)
@@ -267,19 +259,15 @@ def _allowed_choice(fitting: Mapping[int, list[int]], chosen: dict[int, int], sp
 
 def _unsatisfiable(levels: Sequence[int], rules: Sequence[Rule]) -> PairwiseError:
     """The refusal that names a smallest set of predicates which no case satisfies together."""
-    tried = 0
+    sets = (chosen for size in range(1, len(rules)) for chosen in combinations(rules, size))
     smallest = list(rules)
-    for size in range(1, len(rules)):
-        for chosen in combinations(rules, size):
-            tried += 1
-            if not Space(levels, chosen).satisfiable:
-                smallest = list(chosen)
-                break
-        else:
-            if tried < 2_000:
-                continue
+    for tried, chosen in enumerate(sets):
+        if tried == 2_000:
             smallest = _irreducible(levels, rules)
-        break
+            break
+        if not Space(levels, chosen).satisfiable:
+            smallest = list(chosen)
+            break
     names = " and ".join(rule.name for rule in smallest)
     verb = "allows no case" if len(smallest) == 1 else "allow no case together"
     return PairwiseError(f"{names} {verb}", fix="loosen one of them, or remove the test")
@@ -295,21 +283,25 @@ def _irreducible(levels: Sequence[int], rules: Sequence[Rule]) -> list[Rule]:
     return needed
 
 
-def _positions(axes: Sequence[Axis], rows: Sequence[Sequence[int]]) -> set[Positions]:
-    """Rows of levels as rows of positions, so that each position of a repeated value is collected."""
+def _positions(axes: Sequence[Axis], rows: Sequence[Sequence[int]], idle: Sequence[Collection[int]]) -> set[Positions]:
+    """Rows of levels as rows of positions, so that each position of a repeated value is collected.
+
+    Positions that can run come first; one that no row is left for gets a row of its own.
+    """
     if not any(axis.repeated for axis in axes):
         return set(map(tuple, rows))
     found = [[axis.first_positions[level] for axis, level in zip(axes, row, strict=True)] for row in rows]
     for number, axis in enumerate(axes):
         if not axis.repeated:
             continue
+        never = idle[number] if idle else ()
         for first in axis.first_positions:
             same = [position for position, other in enumerate(axis.first_position_of) if other == first]
+            running = [position for position in same if position not in never] or same
             holders = [row for row in found if row[number] == first]
             for turn, row in enumerate(holders):
-                row[number] = same[turn % len(same)]
+                row[number] = running[turn % len(running)]
             if holders:
-                found += [
-                    [*holders[0][:number], position, *holders[0][number + 1 :]] for position in same[len(holders) :]
-                ]
+                one, used = holders[0], {row[number] for row in holders}
+                found += [[*one[:number], other, *one[number + 1 :]] for other in same if other not in used]
     return {tuple(row) for row in found}

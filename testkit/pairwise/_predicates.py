@@ -12,6 +12,7 @@ from typing import Any
 
 from testkit.errors import PairwiseError
 from testkit.pairwise._axes import Axis, unknown_name
+from testkit.pairwise._ids import shown
 from testkit.pairwise._space import Rule
 
 Predicate = Callable[..., Any]
@@ -97,8 +98,10 @@ def _ask(predicate: Predicate, name: str, called: Sequence[tuple[str, bool]], va
             return answer
         if not isinstance(answer, (Awaitable, Generator)):
             return bool(answer)
-    except Exception as error:
-        asked = ", ".join(f"{argname}={value!r}" for (argname, _), value in zip(called, values, strict=True))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # pytest.skip() and sys.exit() are no Exception
+        asked = ", ".join(f"{argname}={shown(value)}" for (argname, _), value in zip(called, values, strict=True))
         problem = f"predicate {name} raised {type(error).__name__}: {error}, for {asked}"
         raise PairwiseError(
             " ".join(problem.split()),  # one line, whatever the values print
@@ -123,6 +126,7 @@ def _arguments(predicate: Predicate, name: str, axes: Sequence[Axis]) -> list[tu
             f"predicate {name} does not tell its argument names", fix="wrap it in a lambda that names them"
         ) from error
     owner = {argname: number for number, axis in enumerate(axes) for argname in axis.argnames}
+    bound = predicate.keywords if isinstance(predicate, partial) else {}
     used = []
     skipped = False
     for parameter in parameters:
@@ -131,7 +135,7 @@ def _arguments(predicate: Predicate, name: str, axes: Sequence[Axis]) -> list[tu
                 f"predicate {name} takes {parameter}, which says nothing about its scope",
                 fix="name the arguments that it looks at",
             )
-        if parameter.name in owner:
+        if parameter.name in owner and parameter.name not in bound:
             keyword = parameter.kind is parameter.KEYWORD_ONLY or skipped
             used.append((parameter.name, owner[parameter.name], keyword))
         elif parameter.default is parameter.empty:

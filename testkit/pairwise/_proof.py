@@ -54,11 +54,6 @@ def held_counts(rows: Sequence[Levels], groups: Iterable[tuple[int, ...]]) -> It
             yield group, len(set(zip(*[columns[axis] for axis in group], strict=True)))
 
 
-def covered(model: Model, rows: Sequence[Levels]) -> int:
-    """How many owed tuples the allowed ones among ``rows`` hold."""
-    return sum(held for _, held in held_counts(_allowed(model, rows), model.owed_counts))
-
-
 def missing(model: Model, rows: Sequence[Levels]) -> Iterator[tuple[tuple[int, ...], Levels]]:
     """The owed tuples that no allowed row holds: (axes, levels), in order."""
     allowed = _allowed(model, rows)

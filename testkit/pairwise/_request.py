@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,8 @@ def marked_request(marker: Any, options: Options, *, own: bool) -> Request:
                 f"the marker has no argument {name!r}",
                 fix=f"did you mean {near[0]!r}?" if near else f"use {', '.join(ARGUMENTS)}",
             )
+        if isinstance(marker.kwargs[name], Iterator):
+            raise PairwiseError(f"{name} is a generator, which serves one function only", fix="give a list")
     given = dict(zip(ARGUMENTS, marker.args, strict=False))
     if "strength" in given and "strength" in marker.kwargs:
         raise PairwiseError("the marker gives strength twice", fix="give it once")

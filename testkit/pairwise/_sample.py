@@ -11,6 +11,7 @@ from testkit.errors import KitWarning, PairwiseError
 from testkit.pairwise import _proof
 from testkit.pairwise._axes import Axis, holding, identity, make_axes, unknown_name
 from testkit.pairwise._engine import Effort, Engine
+from testkit.pairwise._ids import shown
 from testkit.pairwise._plan import Case, level_of_position, make_model, plan_cases
 from testkit.pairwise._predicates import Predicate
 
@@ -152,5 +153,5 @@ def _position(axis: Axis, known: Mapping[tuple[object, ...], int], row: Mapping[
         return position
     for position in holding(axis, [(argname, row[argname]) for argname in axis.argnames]):
         return position
-    shown = ", ".join(f"{argname}={row[argname]!r}" for argname in axis.argnames)
-    raise PairwiseError(f"row {place} has {shown}, which axis {axis.name!r} does not hold", fix="use its values")
+    given = ", ".join(f"{argname}={shown(row[argname])}" for argname in axis.argnames)
+    raise PairwiseError(f"row {place} has {given}, which axis {axis.name!r} does not hold", fix="use its values")

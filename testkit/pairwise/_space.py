@@ -8,10 +8,12 @@ a larger one is searched, with every solved or refuted state remembered.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from operator import and_
 from typing import Any, Protocol
 
 from testkit.errors import PairwiseError
@@ -19,8 +21,11 @@ from testkit.errors import PairwiseError
 TABLE_ROWS = 60_000
 """A component with more partial or complete combinations than this is searched instead of tabulated."""
 
-SEARCH_NODES = 200_000
-"""A single question to a searched component may try this many assignments, then it is an error."""
+SEARCH_STEPS = 2_000_000
+"""All questions to a searched component together may look at its rules this often (seconds), then it is an error."""
+
+WITNESSES = 256
+"""So many solutions of a searched component are kept: what one of them shows needs no search."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,16 @@ class TableComponent:
         self.start = (1 << len(rows)) - 1
         self._columns = {axis: c for c, axis in enumerate(axes)}
         self._support = {axis: _bitsets([row[c] for row in rows], levels[axis]) for axis, c in self._columns.items()}
+        self._values: dict[tuple[int, int], list[int]] = {}
 
     def narrow(self, state: int, axis: int, value: int) -> int:
         return state & self._support[axis][value]
 
     def values(self, state: int, axis: int) -> list[int]:
-        return [value for value, support in enumerate(self._support[axis]) if state & support]
+        key = (state, axis)
+        if key not in self._values:
+            self._values[key] = [value for value, support in enumerate(self._support[axis]) if state & support]
+        return self._values[key]
 
     def nearest(self, state: int, wanted: Mapping[int, int]) -> dict[int, int]:
         for axis in self.axes:
@@ -103,7 +112,8 @@ class SearchComponent:
                 self._of_axis[place].append(number)
         self._solved: dict[Domains, Domains | None] = {}
         self._settled: dict[Domains, Domains | None] = {}
-        self._nodes = 0
+        self._witnesses: deque[Domains] = deque(maxlen=WITNESSES)
+        self._steps = 0
         full: Domains = tuple((1 << levels[axis]) - 1 for axis in axes)
         self.start = self._settle(full, range(len(self._rules)))
 
@@ -124,7 +134,14 @@ class SearchComponent:
     def values(self, state: Domains | None, axis: int) -> list[int]:
         if not state:
             return []
-        return [value for value in _bits(state[self._place[axis]]) if self.narrow(state, axis, value)]
+        place = self._place[axis]
+        shown = 0
+        for witness in self._witnesses:
+            if witness[place] & ~shown and all(map(and_, witness, state)):
+                shown |= witness[place]
+        return [
+            value for value in _bits(state[place]) if shown >> value & 1 or self.narrow(state, axis, value) is not None
+        ]
 
     def nearest(self, state: Domains | None, wanted: Mapping[int, int]) -> dict[int, int]:
         assert state, "nearest() is asked of states that can be completed"
@@ -137,7 +154,6 @@ class SearchComponent:
 
     def _settle(self, domains: Domains, changed: Iterable[int]) -> Domains | None:
         """Propagate, then make sure that a completion exists."""
-        self._nodes = 0
         narrowed = self._propagate(domains, changed)
         return narrowed if narrowed and self._solution(narrowed) is not None else None
 
@@ -149,10 +165,10 @@ class SearchComponent:
         found: Domains | None = None
         if not open_places:
             found = domains
+            self._witnesses.append(domains)
         else:
             _, place = min(open_places)
             for value in _bits(domains[place]):
-                self._count()
                 child = self._propagate((*domains[:place], 1 << value, *domains[place + 1 :]), self._of_axis[place])
                 if child:
                     found = self._solution(child)
@@ -161,14 +177,12 @@ class SearchComponent:
         self._solved[domains] = found
         return found
 
-    def _count(self) -> None:
-        self._nodes += 1
-        if self._nodes > SEARCH_NODES:
-            names = ", ".join(dict.fromkeys(rule.name for rule, _ in self._rules))
-            raise PairwiseError(
-                f"gave up after {SEARCH_NODES:,} tries to find a case that satisfies {names}",
-                fix="give the predicate fewer or smaller arguments, or split it into several with smaller scopes",
-            )
+    def _give_up(self) -> PairwiseError:
+        names = ", ".join(dict.fromkeys(rule.name for rule, _ in self._rules))
+        return PairwiseError(
+            f"gave up after looking {SEARCH_STEPS:,} times for cases that satisfy {names}",
+            fix="give the predicate fewer or smaller arguments, or split it into several with smaller scopes",
+        )
 
     def _propagate(self, domains: Domains, changed: Iterable[int]) -> Domains | None:
         """Remove values that a rule with at most one open place refuses, until nothing changes."""
@@ -177,6 +191,9 @@ class SearchComponent:
         while waiting:
             number = next(iter(waiting))
             del waiting[number]
+            self._steps += 1
+            if self._steps > SEARCH_STEPS:
+                raise self._give_up()
             rule, places = self._rules[number]
             open_places = [place for place in places if current[place] & (current[place] - 1)]
             if len(open_places) > 1:

@@ -6,9 +6,9 @@ cases hold every owed tuple, so what did not run is what only cases that did not
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from testkit._settings import Setting
 from testkit._text import counted, table
@@ -16,37 +16,41 @@ from testkit.errors import PairwiseError
 from testkit.pairwise import _proof
 from testkit.pairwise._ids import value_text
 from testkit.pairwise._model import owed_groups
-from testkit.pairwise._plan import Plan, Positions, level_of_position
+from testkit.pairwise._plan import Plan, Positions
 
 RAN = "ran"
+STARTED = "never finished"
 PENDING = "not reached"
 DESELECTED = "deselected"
-
-Levels = tuple[int, ...]
 
 
 @dataclass
 class Tally:
     """One thinned function.
 
-    ``total`` cases of the full product, ``owed`` tuples; ``axes`` are (name, text of each level); ``cases`` are
-    (node id, levels); ``named`` cases were asked for by node id and stand outside the sample, ``allowed`` says
-    which cases the predicates allow; ``strength`` and ``crossed`` as in the model; ``capped`` tells of a strength
-    above the number of axes. ``fate`` says for each node id what became of it.
+    ``total`` cases of the full product, ``owed`` tuples, ``chosen`` cases and ``named`` ones outside the sample;
+    ``axes`` are (name, text of each level); ``cases`` the levels of each different case, ``refused`` the numbers of
+    those that the predicates refuse; ``strength`` and ``crossed`` as in the model; ``capped`` tells of a strength
+    above the number of axes. ``tests`` are (node id, case) of what was collected, ``strays`` how many tests of the
+    function hold none of the cases, ``fates`` what became of each node id, ``ran`` how many owed tuples ran.
     """
 
     nodeid: str
     total: int
     owed: int
+    chosen: int
+    named: int
     strength: int
     crossed: list[int]
     axes: list[tuple[str, list[str]]]
-    cases: list[tuple[str, list[int]]]
-    named: list[str]
-    refused: list[str]
+    cases: list[list[int]]
+    refused: list[int]
     notes: list[str]
     capped: str
-    fate: dict[str, str] = field(default_factory=dict)
+    tests: list[tuple[str, int]] = field(default_factory=list)
+    strays: int = 0
+    fates: dict[str, str] = field(default_factory=dict)
+    ran: int = 0
 
     @classmethod
     def of(
@@ -54,15 +58,12 @@ class Tally:
         nodeid: str,
         plan: Plan,
         asked: Setting[int],
-        cases: Iterable[tuple[str, Positions]],
-        named: Iterable[str],
+        cases: Sequence[Positions],
+        chosen: int,
+        named: int,
         notes: Iterable[str],
     ) -> Tally:
-        """The tally of a function as it was thinned, before anything ran; ``asked`` is the strength wanted."""
-        numbers = [level_of_position(axis) for axis in plan.axes]
-        leveled = [
-            (case, [number[position] for number, position in zip(numbers, row, strict=True)]) for case, row in cases
-        ]
+        """The tally of a function as it was thinned, before collection ended; ``asked`` is the strength wanted."""
         used, capped = plan.model.strength, ""
         if asked.value > used and asked.source != "default":
             capped = f"strength {asked.value} ({asked.source}) is above its {counted(len(plan.axes), 'axis', 'axes')}"
@@ -71,63 +72,69 @@ class Tally:
             nodeid=nodeid,
             total=plan.total,
             owed=plan.owed,
+            chosen=chosen,
+            named=named,
             strength=used,
             crossed=list(plan.model.crossed) if plan.model.wide else [],
             axes=[
                 (axis.name, [value_text(axis.values[position]) for position in axis.first_positions])
                 for axis in plan.axes
             ],
-            cases=leveled,
-            named=sorted(named),
-            refused=[case for case, levels in leveled if not plan.model.space.allows(levels)],
+            cases=[list(levels) for levels in cases],
+            refused=[number for number, levels in enumerate(cases) if not plan.model.space.allows(levels)],
             notes=list(notes),
             capped=capped,
-            fate=dict.fromkeys((case for case, _ in leveled), PENDING),
         )
 
-    def to_data(self) -> dict[str, Any]:
-        """For the wire: only what every serializer knows."""
-        return asdict(self)
+    def to_text(self) -> str:
+        """For the wire: plain text, whatever the values are."""
+        return json.dumps(asdict(self))
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Tally:
-        return cls(**data)
+    def from_text(cls, text: str) -> Tally:
+        return cls(**json.loads(text))
 
-    def select(self, collected: Iterable[str]) -> None:
-        """Cases that are not among the collected node ids were deselected."""
-        kept = set(collected)
-        for nodeid in self.fate:
-            if nodeid not in kept:
-                self.fate[nodeid] = DESELECTED
+    def collect(self, nodeid: str, case: int | None) -> None:
+        """A test of the function was collected, and holds this case; None if it holds none of them."""
+        if case is None:
+            self.strays += 1
+        else:
+            self.tests.append((nodeid, case))
+            self.fates[nodeid] = PENDING
 
-    def settle(self, nodeid: str, fate: str) -> None:
-        """A case came to an end; once it ran, nothing changes that."""
-        if self.fate[nodeid] != RAN:
-            self.fate[nodeid] = fate
+    def settle(self, reports: Iterable[tuple[str, str]]) -> None:
+        """Take in (node id, fate) of all reports. A case that ran once ran.
+
+        A node id that several cases share ran only if none of its reports says otherwise.
+        """
+        case_of: dict[str, set[int]] = {}
+        for nodeid, case in self.tests:
+            case_of.setdefault(nodeid, set()).add(case)
+        for nodeid, fate in reports:
+            shared = len(case_of[nodeid]) > 1
+            if _weight(fate, shared) >= _weight(self.fates[nodeid], shared):
+                self.fates[nodeid] = fate
+        groups = owed_groups(len(self.axes), self.strength, self.crossed)
+        rows = [self.cases[case] for case, fates in self._fates_of_cases().items() if RAN in fates]
+        self.ran = sum(held for _, held in _proof.held_counts(rows, groups))
+
+    def _fates_of_cases(self) -> dict[int, list[str]]:
+        """What became of the tests of each case that the predicates allow."""
+        fates: dict[int, list[str]] = {case: [] for case in range(len(self.cases)) if case not in set(self.refused)}
+        for nodeid, case in self.tests:
+            if case in fates:
+                fates[case].append(self.fates[nodeid])
+        return fates
 
     @property
     def selected(self) -> bool:
         """Was any case to run at all?"""
-        return any(fate != DESELECTED for fate in self.fate.values())
-
-    def _rows(self, *, only_ran: bool) -> list[Levels]:
-        refused = set(self.refused)
-        return [
-            tuple(levels)
-            for nodeid, levels in self.cases
-            if nodeid not in refused and (not only_ran or self.fate[nodeid] == RAN)
-        ]
-
-    @property
-    def ran(self) -> int:
-        """How many owed tuples some case that ran holds."""
-        groups = owed_groups(len(self.axes), self.strength, self.crossed)
-        return sum(held for _, held in _proof.held_counts(self._rows(only_ran=True), groups))
+        return bool(self.tests or self.strays)
 
     def line(self, *, ran: bool) -> str:
         """One line: cases before and after, owed tuples, and the share that ran (if any was to run)."""
-        cases = counted(len(self.cases) - len(self.named), "case")
-        extra = f" + {len(self.named):,} named" if self.named else ""
+        cases = counted(self.chosen, "case")
+        extra = f" + {self.named:,} named" if self.named else ""
         share = f"{percent(self.ran, self.owed)} ran" if ran else "only collected"
         owed = counted(self.owed, f"owed {self.noun}")
         return f"{self.nodeid}: {self.total:,} -> {cases}{extra}, {owed}, {share}"
@@ -139,15 +146,17 @@ class Tally:
             return "tuple"
         return {1: "value", 2: "pair", 3: "triple"}.get(self.strength, f"{self.strength}-tuple")
 
+    def stray_note(self) -> str:
+        return f"{counted(self.strays, 'test')} of it hold other values than were planned: what ran is not known"
+
     def not_run(self) -> list[tuple[str, str]]:
         """The owed tuples that did not run, as text, each with what became of the cases that hold it."""
-        refused = set(self.refused)
         missing: list[tuple[str, str]] = []
         for group in owed_groups(len(self.axes), self.strength, self.crossed):
-            fates: dict[Levels, list[str]] = {}
-            for nodeid, levels in self.cases:
-                if nodeid not in refused:
-                    fates.setdefault(tuple([levels[axis] for axis in group]), []).append(self.fate[nodeid])
+            fates: dict[tuple[int, ...], list[str]] = {}
+            for case, what in self._fates_of_cases().items():
+                held = tuple([self.cases[case][axis] for axis in group])
+                fates.setdefault(held, []).extend(what or [DESELECTED])
             for held, what in sorted(fates.items()):
                 if RAN not in what:
                     text = ", ".join(
@@ -156,6 +165,12 @@ class Tally:
                     )
                     missing.append((text, "; ".join(dict.fromkeys(what))))
         return missing
+
+
+def _weight(fate: str, shared: bool) -> int:
+    if fate in (PENDING, STARTED):
+        return (PENDING, STARTED).index(fate)
+    return 2 if (fate == RAN) == shared else 3
 
 
 def percent(part: int, whole: int) -> str:
@@ -185,6 +200,7 @@ def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool, hint: b
     for text, nodeids in capped.items():
         lines.append(f"{nodeids[0] if len(nodeids) == 1 else counted(len(nodeids), 'function')}: {text}")
     lines += [f"{tally.nodeid}: {note}" for tally in shown for note in tally.notes]
+    lines += [f"{tally.nodeid}: {tally.stray_note()}" for tally in shown if tally.strays]
     short = [tally for tally in shown if ran and tally.ran < tally.owed]
     if short and hint and not missing:
         lines.append("next: --pairwise-report lists the owed tuples that did not run, with the reason")
@@ -207,6 +223,15 @@ def shortfall(tallies: Iterable[Tally], limit: float, source: str) -> str:
                 "leave the limit out of runs without thinned functions",
             )
         )
+    for tally in shown:
+        if tally.strays:
+            return str(
+                PairwiseError(
+                    f"{tally.nodeid}: {tally.stray_note()}",
+                    source,
+                    "leave the limit out, or the plugin that changes values",
+                )
+            )
     if 100 * ran >= limit * owed:
         return ""
     problem = f"{percent(ran, owed)} of {counted(owed, 'owed tuple')} ran, less than {limit:g} %"

@@ -18,7 +18,9 @@ from testkit.errors import PairwiseError
 from testkit.pairwise._request import Options, Request, marked_request, read_options, unmarked_request
 
 if TYPE_CHECKING:
+    from testkit.pairwise._metafunc import CaseOf
     from testkit.pairwise._named import Named
+    from testkit.pairwise._plan import Known
     from testkit.pairwise._tally import Tally
 
 MARKER = "pairwise"
@@ -65,6 +67,8 @@ class Thinning:
         self.options = options
         self.tallies: dict[str, Tally] = {}
         self.shortfall = ""
+        self.known: Known = {}
+        self._case_of: dict[str, CaseOf] = {}
         self._named: Named | None = None
 
     def request(self, definition: pytest.Function) -> Request | None:
@@ -84,25 +88,38 @@ class Thinning:
             self._named = Named(self.config)
         return self._named.of(definition)
 
-    def add(self, tally: Tally) -> None:
+    def add(self, tally: Tally, case_of: CaseOf) -> None:
         if not self.tallies and hasattr(self.config, "workerinput"):
             self.config.pluginmanager.register(ToController(self))
         self.tallies[tally.nodeid] = tally
+        self._case_of[tally.nodeid] = case_of
+
+    def collect(self, items: Iterable[pytest.Item]) -> None:
+        """Learn which tests are left, under the node ids that they have now."""
+        for item in items if self.tallies else ():
+            function = f"{getattr(item.parent, 'nodeid', '')}::{getattr(item, 'originalname', '')}"
+            if function in self.tallies:
+                callspec = getattr(item, "callspec", None)
+                case = self._case_of[function](callspec.params) if callspec else None
+                self.tallies[function].collect(item.nodeid, case)
 
     def settle(self, reports: Iterable[object]) -> None:
         """Learn from all reports of the run what became of each case; from a worker's, what was thinned at all."""
         from testkit.pairwise._tally import Tally
 
         of_tests = [report for report in reports if isinstance(report, pytest.TestReport)]
-        sent = next((plan for report in of_tests if (plan := getattr(report, ON_THE_WIRE, None))), ())
-        for data in sent:
-            self.tallies.setdefault(data["nodeid"], Tally.from_data(data))
-        tally_of = {case: tally for tally in self.tallies.values() for case in tally.fate}
-        for report in of_tests if tally_of else ():
-            tally = tally_of.get(report.nodeid)
-            fate = fate_of(report) if tally else None
-            if tally and fate:
-                tally.settle(report.nodeid, fate)
+        for text in next((plan for report in of_tests if (plan := getattr(report, ON_THE_WIRE, None))), ()):
+            tally = Tally.from_text(text)
+            self.tallies.setdefault(tally.nodeid, tally)
+        function_of = {nodeid: tally.nodeid for tally in self.tallies.values() for nodeid in tally.fates}
+        found: dict[str, list[tuple[str, str]]] = {function: [] for function in self.tallies}
+        for report in of_tests if function_of else ():
+            function = function_of.get(report.nodeid)
+            fate = fate_of(report) if function else None
+            if function and fate:
+                found[function].append((report.nodeid, fate))
+        for function, fates in found.items():
+            self.tallies[function].settle(fates)
 
 
 THINNING = pytest.StashKey[Thinning]()
@@ -124,9 +141,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     finally:
         calls = recorder.stop()
     with refusing(request.place_of(metafunc.definition.nodeid)):
-        tally = thin(metafunc, calls, request, thinning.named(metafunc.definition))
-    if tally is not None:
-        thinning.add(tally)
+        thinned = thin(metafunc, calls, request, thinning.named(metafunc.definition), thinning.known)
+    if thinned is not None:
+        thinning.add(*thinned)
     return result
 
 
@@ -145,8 +162,10 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
     marks = getattr(obj, "pytestmark", None) if inspect.isfunction(obj) else None
     if not marks or not any(getattr(mark, "name", "") == MARKER for mark in marks):
         return
+    home = getattr(collector.obj, "__module__", None) or collector.obj.__name__
+    elsewhere = getattr(obj, "__module__", home) != home
     names = [name, *(other for other, value in vars(collector.obj).items() if value is obj)]
-    if not any(collector.funcnamefilter(other) for other in names):
+    if not elsewhere and not any(collector.istestfunction(obj, other) for other in names):
         error = PairwiseError(
             f"the marker stands on {name!r}, which is not a test",
             f"in {collector.nodeid}",
@@ -156,10 +175,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    tallies = session.config.stash[THINNING].tallies
-    collected = [item.nodeid for item in session.items] if tallies else []
-    for tally in tallies.values():
-        tally.select(collected)
+    session.config.stash[THINNING].collect(session.items)
 
 
 class ToController:
@@ -174,7 +190,7 @@ class ToController:
         data = yield
         if not self._sent and isinstance(report, pytest.TestReport):
             self._sent = True
-            data[ON_THE_WIRE] = [tally.to_data() for tally in self.thinning.tallies.values()]
+            data[ON_THE_WIRE] = [tally.to_text() for tally in self.thinning.tallies.values()]
         return data
 
 
@@ -183,21 +199,24 @@ class ToController:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     thinning = config.stash[THINNING]
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = getattr(config.pluginmanager.get_plugin("terminalreporter"), "stats", None)
     if hasattr(config, "workerinput") or config.option.collectonly or thinning.options.off:
         return
-    if reporter is not None:
-        thinning.settle(report for reports in reporter.stats.values() for report in reports)
+    if reports is not None:
+        thinning.settle(report for listed in reports.values() for report in listed)
     limit = thinning.options.fail_under
     judged = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
     if limit.value is not None and session.exitstatus in judged:
         from testkit.pairwise._tally import shortfall
 
+        if reports is None:
+            problem = "the limit needs the terminal reporter, which is switched off or replaced"
+            sys.stderr.write(f"{PairwiseError(problem, limit.source, 'leave out one of them')}\n")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            return
         thinning.shortfall = shortfall(thinning.tallies.values(), limit.value, limit.source)
         if thinning.shortfall:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            if reporter is None:
-                sys.stderr.write(f"{thinning.shortfall}\n")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -230,13 +249,13 @@ def fate_of(report: pytest.TestReport) -> str | None:
     if hasattr(report, "context"):  # one of several subtests; the test's own report follows
         return None
     expected = hasattr(report, "wasxfail")
+    reason = str(getattr(report, "wasxfail", "")).removeprefix("reason: ").removeprefix("[NOTRUN] ")
     if report.when == "call":
         if not report.skipped or (expected and not _gave_up(report)):
             return "ran"
-        return f"called pytest.xfail: {report.wasxfail}" if expected else _skip_reason(report)
+        return f"called pytest.xfail: {reason}" if expected else _skip_reason(report)
     if report.when == "setup":
         if report.skipped:
-            reason = str(getattr(report, "wasxfail", "")).removeprefix("[NOTRUN] ")
             return f"marked xfail(run=False): {reason}".rstrip(": ") if expected else _skip_reason(report)
         return "set-up failed" if report.failed else "never finished"
     return None if report.when == "teardown" else "its worker crashed"

@@ -27,6 +27,24 @@ def broken():
     raise ValueError("planted")
 
 
+CALLS = []
+
+
+def interrupted(times):
+    CALLS.append(1)
+    trace()
+    if len(CALLS) <= times:
+        raise KeyboardInterrupt
+
+
+def interrupted_once():
+    interrupted(1)
+
+
+def interrupted_twice():
+    interrupted(2)
+
+
 NUMBER = 3
 """
 
@@ -219,6 +237,41 @@ def test_collecting_alone_says_nothing(pytester: pytest.Pytester, run: Run) -> N
     assert "cleanup:" not in run("--collect-only", "--cleanup-scope=module").stdout.str()
 
 
+@pytest.mark.parametrize("args", ["--setup-plan", "--setup-only"])
+@pytest.mark.parametrize("scope", ["function", "module", "session"])
+def test_where_no_test_runs_by_request_nothing_is_cleaned(
+    pytester: pytest.Pytester, run: Run, traces: Callable[[], list[str]], args: str, scope: str
+) -> None:
+    ini(pytester, TRACE, f"cleanup_scope = {scope}")
+    pytester.makepyfile(
+        test_a="import pytest\n@pytest.fixture\ndef engine(): pass\ndef test_1(engine): pass\ndef test_2(): pass",
+        test_b="from testkit.cleanup import module_cleanup\ndef test_1(): pass",
+    )
+    result = run(args)
+    assert result.ret == 0
+    assert traces() == []
+    result.stdout.fnmatch_lines([f"cleanup: no clean-up ({scope}), since no test ran"])
+
+
+@pytest.mark.parametrize("args", ["--setup-plan", "--setup-only"])
+def test_where_no_test_runs_by_request_the_imported_fixture_does_nothing(
+    pytester: pytest.Pytester, run: Run, args: str
+) -> None:
+    pytester.makepyfile("from testkit.cleanup import module_cleanup\ndef test_1(): pass")
+    result = run(args)
+    assert result.ret == 0
+    assert "cleanup:" not in result.stdout.str()
+
+
+def test_showing_set_ups_changes_no_clean_up(
+    pytester: pytest.Pytester, run: Run, traces: Callable[[], list[str]]
+) -> None:
+    ini(pytester, TRACE)
+    pytester.makepyfile("def test_1(): pass\ndef test_2(): pass")
+    assert run("--setup-show").ret == 0
+    assert traces() == ["main"] * 2
+
+
 def test_each_leaving_of_a_module_is_cleaned_after(
     pytester: pytest.Pytester, run: Run, traces: Callable[[], list[str]]
 ) -> None:
@@ -350,6 +403,134 @@ def test_fixtures_of_the_same_name_are_left_alone(
     assert "cleanup:" not in result.stdout.str()
 
 
+FAILING_FIRST = {
+    "a module fixture": """
+        import pytest
+        from testkit.cleanup import module_cleanup
+
+        @pytest.fixture(scope="module", autouse=True)
+        def engine():
+            raise RuntimeError("planted")
+
+        def test_1(): pass
+        def test_2(): pass
+        """,
+    "a session fixture": """
+        import pytest
+        from testkit.cleanup import module_cleanup
+
+        @pytest.fixture(scope="session")
+        def engine():
+            raise RuntimeError("planted")
+
+        def test_1(engine): pass
+        """,
+    "a set-up of the module": """
+        from testkit.cleanup import module_cleanup as another_name
+
+        def setup_module():
+            raise RuntimeError("planted")
+
+        def test_1(): pass
+        """,
+    "a session fixture of a unittest case": """
+        import unittest
+        import pytest
+        from testkit.cleanup import module_cleanup
+
+        @pytest.fixture(scope="session", autouse=True)
+        def engine():
+            raise RuntimeError("planted")
+
+        class TestIt(unittest.TestCase):
+            def test_1(self): pass
+        """,
+    "a session fixture before one that refines ours": """
+        import pytest
+        from testkit.cleanup import module_cleanup as ours
+
+        @pytest.fixture(scope="session", autouse=True)
+        def engine():
+            raise RuntimeError("planted")
+
+        class TestIt:
+            @pytest.fixture(scope="class", autouse=True)
+            def ours(self, ours):
+                pass
+
+            def test_1(self): pass
+        """,
+}
+
+
+@pytest.mark.parametrize("what", FAILING_FIRST)
+def test_the_imported_fixture_is_heard_though_something_before_it_fails(
+    pytester: pytest.Pytester, run: Run, what: str
+) -> None:
+    pytester.makepyfile(test_a=FAILING_FIRST[what], test_b="def test_1(): pass")
+    result = run("-p", "no:warnings")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["cleanup: 1 clean-up (module) in * s: gc * s, torch * s"])
+
+
+def test_the_imported_fixture_is_heard_though_something_before_it_is_interrupted(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    pytester.makepyfile(FAILING_FIRST["a module fixture"].replace('RuntimeError("planted")', "KeyboardInterrupt"))
+    run().stdout.fnmatch_lines(["cleanup: 1 clean-up (module) in * s: gc * s, torch * s"])
+
+
+def test_the_imported_fixture_owes_nothing_where_something_before_it_skips(pytester: pytest.Pytester, run: Run) -> None:
+    source = FAILING_FIRST["a module fixture"].replace('raise RuntimeError("planted")', 'pytest.skip("planted")')
+    pytester.makepyfile(source)
+    result = run()
+    result.assert_outcomes(skipped=2)
+    assert "cleanup:" not in result.stdout.str()
+
+
+def test_the_imported_fixture_is_asked_for_late(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from testkit.cleanup import module_cleanup
+
+        class TestIt:
+            @pytest.fixture(scope="module", autouse=True)
+            def module_cleanup(self):
+                pass
+
+            def test_1(self): pass
+
+        def test_2(request):
+            assert request.getfixturevalue("module_cleanup") is None
+        """
+    )
+    run().stdout.fnmatch_lines(["cleanup: 1 clean-up (module) in *"])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_module_may_replace_the_fixture_that_its_conftest_imports(
+    pytester: pytest.Pytester, run: Run, fails: bool
+) -> None:
+    pytester.makeconftest("from testkit.cleanup import module_cleanup")
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.fixture(scope="session", autouse=True)
+        def engine():
+            assert not {fails}
+
+        @pytest.fixture(scope="module", autouse=True)
+        def module_cleanup():
+            pass
+
+        def test_it(): pass
+        """
+    )
+    assert "cleanup:" not in run().stdout.str()
+
+
 def test_the_imported_fixture_without_its_plugin_is_an_error(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile("from testkit.cleanup import module_cleanup\ndef test_it(): pass")
     result = run(plugins=())
@@ -389,6 +570,17 @@ def test_cleanup_now_in_a_test_is_counted(pytester: pytest.Pytester, run: Run) -
             "step 'steps:NUMBER' is int, not a function (from ini cleanup_steps)",
             "name a function",
         ),
+        (
+            ["-o", "cleanup_steps=leaves:f"],
+            "step 'leaves:f' cannot be imported: SystemExit: 3 (from ini cleanup_steps)",
+            "make leaves importable at the start of a run",
+        ),
+        (
+            ["-o", "cleanup_steps=skips:f"],
+            "step 'skips:f' cannot be imported: Skipped: could not import 'not_there': No module named 'not_there' "
+            "(from ini cleanup_steps)",
+            "make skips importable at the start of a run",
+        ),
     ],
 )
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["", "xdist"])
@@ -403,6 +595,7 @@ def test_a_bad_value_stops_the_run_before_it_starts(
 ) -> None:
     ini(pytester)
     pytester.makepyfile("def test_it(): pass")
+    pytester.makepyfile(leaves="raise SystemExit(3)", skips="import pytest\npytest.importorskip('not_there')")
     result = run(*args, *workers, plugins=XDIST if workers else XDIST[:1])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [text for text in result.errlines if text] == [f"ERROR: cleanup: {line}", f"next: {following}"]
@@ -462,6 +655,99 @@ def test_a_step_that_fails_after_an_early_exit_still_fails_the_run(
     result = run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["  1 of 1 steps failed at the end of the run"])
+
+
+# Ctrl-C in a step
+
+INTERRUPTED = ("cleanup_steps =", "    gc", "    steps:interrupted_once", "    steps:trace")
+
+
+@pytest.mark.parametrize(
+    ("scope", "reasons"),
+    [("function", "1 function, 1 module"), ("module", "module"), ("session", "session")],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_ctrl_c_in_a_step_leaves_the_clean_up_owed_to_the_end_of_the_run(
+    pytester: pytest.Pytester,
+    run: Run,
+    traces: Callable[[], list[str]],
+    scope: str,
+    reasons: str,
+    number: int,
+) -> None:
+    ini(pytester, *INTERRUPTED, f"cleanup_scope = {scope}")
+    pytester.makepyfile(**{f"test_{i}": "def test_it(): pass" for i in range(number)})
+    result = run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.assert_outcomes(passed=number if scope == "session" else 1)
+    assert len(traces()) == 3  # the interrupted one; that one and the one after it, at the end
+    result.stdout.fnmatch_lines(
+        [
+            f"cleanup: 2 clean-ups ({reasons}) in * s: gc * s, steps:interrupted_once * s, steps:trace * s",
+            "cleanup: step steps:interrupted_once was interrupted in 1 of 2 clean-ups",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*no test ran*")
+
+
+def test_ctrl_c_in_a_step_of_a_module_that_asked(
+    pytester: pytest.Pytester, run: Run, traces: Callable[[], list[str]]
+) -> None:
+    ini(pytester, *INTERRUPTED, "cleanup_scope = session")
+    pytester.makepyfile(
+        test_a="def test_it(): pass",
+        test_b="from testkit.cleanup import module_cleanup\ndef test_it(): pass",
+        test_c="def test_it(): pass",
+    )
+    result = run()
+    assert len(traces()) == 3
+    result.stdout.fnmatch_lines(["cleanup: 2 clean-ups (1 module, 1 session) in *"])
+
+
+@pytest.mark.parametrize("args", [(), ("-x",)], ids=" ".join)
+def test_ctrl_c_in_the_last_clean_up_still_lets_the_run_say_what_happened(
+    pytester: pytest.Pytester, run: Run, traces: Callable[[], list[str]], args: tuple[str, ...]
+) -> None:
+    step = "interrupted_once" if args else "interrupted_twice"
+    ini(pytester, f"cleanup_steps = steps:{step}", "cleanup_scope = session")
+    pytester.makepyfile("def test_it(): assert 0")
+    result = run(*args)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    number = "1 of 1 clean-up" if args else "2 of 2 clean-ups"
+    assert len(traces()) == int(number[0])
+    result.stdout.fnmatch_lines([f"cleanup: step steps:{step} was interrupted in {number}"])
+    result.assert_outcomes(failed=1)
+
+
+def test_ctrl_c_in_a_step_keeps_nothing_of_it_alive(pytester: pytest.Pytester, run: Run, witness: None) -> None:
+    pytester.makepyfile(
+        holding="""
+        import witness
+
+        def once():
+            mine = witness.build()
+            if len(witness.REFS) == 2:
+                raise KeyboardInterrupt
+        """
+    )
+    ini(pytester, "cleanup_steps =", "    holding:once", "    gc", "    witness:look")
+    pytester.makepyfile(test_a="def test_it(engine): pass")
+    run().stdout.fnmatch_lines(["clean-up: 3 built, 0 alive"])
+
+
+def test_cleanup_now_that_is_interrupted_is_counted(
+    pytester: pytest.Pytester, run: Run, traces: Callable[[], list[str]]
+) -> None:
+    ini(pytester, *INTERRUPTED)
+    pytester.makepyfile("from testkit.cleanup import cleanup_now\ndef test_it(): cleanup_now()")
+    result = run()
+    assert len(traces()) == 3
+    result.stdout.fnmatch_lines(
+        [
+            "cleanup: 2 clean-ups (1 cleanup_now, 1 module) in *",
+            "cleanup: step steps:interrupted_once was interrupted in 1 of 2 clean-ups",
+        ]
+    )
 
 
 # Workers

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
 
 import pytest
+
+from testkit.cleanup import _release
 
 Run = Callable[..., pytest.RunResult]
 
@@ -510,3 +515,228 @@ def test_no_failure_comes_back_once_a_later_test_began(pytester: pytest.Pytester
         """,
     )
     pytester.runpython("main.py").stdout.fnmatch_lines(["cleanup: 2 clean-ups*", "*1 failed, 1 passed*", "left: []"])
+
+
+# What is not over is left alone
+
+SUSPENDED = {
+    "a generator": """
+        @pytest.fixture(scope="session")
+        def server():
+            try:
+                fails()
+            except RuntimeError as caught:
+                error = caught
+            yield error
+            print("torn down")
+        """,
+    "a generator inside a generator": """
+        def parts():
+            try:
+                fails()
+            except RuntimeError as caught:
+                error = caught
+            yield error
+            print("torn down")
+
+        @pytest.fixture(scope="session")
+        def server():
+            yield from parts()
+        """,
+    "a generator that went on where the error reached it": """
+        def retries():
+            error = None
+            while True:
+                try:
+                    yield error
+                except RuntimeError as caught:
+                    error = caught
+                except GeneratorExit:
+                    print("torn down")
+                    return
+
+        @pytest.fixture(scope="session")
+        def server():
+            machine = retries()
+            next(machine)
+            yield machine.throw(RuntimeError("planted"))
+            machine.close()
+        """,
+    "a coroutine": """
+        class Pause:
+            def __init__(self, value):
+                self.value = value
+
+            def __await__(self):
+                yield self.value
+
+        async def serve():
+            try:
+                fails()
+            except RuntimeError as caught:
+                error = caught
+            await Pause(error)
+            print("torn down")
+
+        @pytest.fixture(scope="session")
+        def server():
+            running = serve()
+            yield running.send(None)
+            with pytest.raises(StopIteration):
+                running.send(None)
+        """,
+    "an async generator": """
+        async def serve():
+            try:
+                fails()
+            except RuntimeError as caught:
+                error = caught
+            yield error
+            print("torn down")
+
+        @pytest.fixture(scope="session")
+        def server():
+            running = serve()
+            with pytest.raises(StopIteration) as first:
+                running.__anext__().send(None)
+            yield first.value.value
+            with pytest.raises(StopAsyncIteration):
+                running.__anext__().send(None)
+        """,
+}
+
+
+@pytest.mark.parametrize("scope", ["function", "module"])
+@pytest.mark.parametrize("kind", SUSPENDED)
+def test_a_failure_that_passed_through_it_does_not_end(
+    pytester: pytest.Pytester, run: Run, kind: str, scope: str
+) -> None:
+    """``frame.clear()`` closes a suspended generator, and a fixture that is closed is not torn down."""
+    pytester.makeini(f"[pytest]\ncleanup_steps = gc\ncleanup_scope = {scope}")
+    start = """
+        import pytest
+
+        def fails():
+            raise RuntimeError("planted")
+        """
+    failing = """
+        def test_fails(server):
+            raise server
+        """
+    passing = """
+        def test_next(server):
+            print("still up")
+        """
+    pytester.makepyfile(test_a=start + failing, test_b=passing)
+    pytester.makeconftest(start + SUSPENDED[kind])
+    result = run("-s")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["cleanup: 2 clean-ups*"])
+    said = [text for text in ("still up", "torn down") for line in result.outlines if text in line]
+    assert said == ["still up", "torn down"]
+    assert result.stdout.str().index("still up") < result.stdout.str().index("torn down")
+
+
+class Engine:
+    pass
+
+
+REFS: list[weakref.ref[Engine]] = []
+
+
+def build() -> Engine:
+    engine = Engine()
+    REFS.append(weakref.ref(engine))
+    return engine
+
+
+def raises_in_its_body() -> Iterator[None]:
+    mine = build()
+    yield
+    raise RuntimeError("planted", mine)
+
+
+def is_thrown_into() -> Iterator[None]:
+    mine = build()
+    yield
+    assert mine
+
+
+@pytest.mark.parametrize("function", [raises_in_its_body, is_thrown_into])
+def test_a_generator_that_an_error_ended_lets_go_of_its_locals(function: Callable[[], Iterator[None]]) -> None:
+    REFS.clear()
+    traceback = ended(function)
+    assert REFS[0]() is not None
+    _release._empty(traceback)
+    assert REFS[0]() is None
+
+
+def ended(function: Callable[[], Iterator[None]]) -> TracebackType:
+    generator = function()
+    next(generator)
+    try:
+        generator.throw(RuntimeError) if function is is_thrown_into else next(generator)  # type: ignore[attr-defined]
+    except RuntimeError:
+        traceback = sys.exc_info()[2]
+    assert traceback is not None
+    return traceback
+
+
+def test_an_error_whose_text_leaves_another_way_is_kept_by_its_name(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makeini("[pytest]\ncleanup_steps = gc")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        class Rude(Exception):
+            def __str__(self):
+                pytest.skip("planted")
+
+        def test_it():
+            raise Rude
+        """,
+        main="""
+        import sys
+        import pytest
+
+        pytest.main(["-p", "testkit.cleanup.plugin"])
+        print("kept:", sys.last_value)
+        """,
+    )
+    pytester.runpython("main.py").stdout.fnmatch_lines(["*1 failed*", "kept: Rude: (its message cannot be read)"])
+
+
+def test_an_interrupt_does_not_end_what_it_passed_through(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makeini("[pytest]\ncleanup_steps = gc")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def serve():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as caught:
+                error = caught
+            yield error
+            print("went on")
+
+        RUNNING = serve()
+
+        @pytest.fixture
+        def server():
+            return next(RUNNING)
+
+        def test_it(server):
+            raise server
+        """
+    )
+    pytester.makeconftest(
+        """
+        def pytest_unconfigure():
+            import sys
+            print(list(sys.modules["test_an_interrupt_does_not_end_what_it_passed_through"].RUNNING))
+        """
+    )
+    result = run("-s")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["cleanup: 1 clean-up*", "went on", "[[]]"])

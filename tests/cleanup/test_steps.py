@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -89,6 +90,33 @@ def test_an_interrupt_in_a_step_is_passed_on_at_once() -> None:
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         _steps.run(steps("interrupted", "first"))
     assert CALLS == []
+
+
+def test_an_interrupted_clean_up_is_counted_with_the_step_that_it_ended_in() -> None:
+    figures = Figures()
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        figures.clean("module", steps("first", "interrupted", "holder.last"))
+    figures.clean("module", steps("first"))
+    assert CALLS == ["first", "first"]
+    sums = Figures()
+    sums.merge(figures.plain())
+    for either in (figures, sums):
+        line, interrupted = either.lines()
+        assert line.startswith("cleanup: 2 clean-ups (module) in 0.0")
+        assert list(either.seconds) == [f"{__name__}:first", f"{__name__}:interrupted"]
+        assert interrupted == f"cleanup: step {__name__}:interrupted was interrupted in 1 of 2 clean-ups"
+
+
+def test_cleanup_now_is_counted_when_interrupted() -> None:
+    figures = Figures()
+    _now.begin(steps("interrupted", "first"), figures)
+    try:
+        with pytest.raises(KeyboardInterrupt, match=r"^$"):
+            cleanup_now()
+    finally:
+        _now.end()
+    assert figures.runs == {"cleanup_now": 1}
+    assert figures.interrupted == {f"{__name__}:interrupted": 1}
 
 
 def test_no_failures_are_no_problem() -> None:
@@ -189,15 +217,15 @@ def due(schedule: Schedule, *tests: str) -> list[str]:
     answers = []
     for number, test in enumerate(tests):
         following = tests[number + 1][0] if number + 1 < len(tests) else ""
-        answers.append(
-            schedule.after_test(
-                test[0],
-                ran="skipped" not in test,
-                marked="marked" in test,
-                leaving=following != test[0],
-                last=not following,
-            )
+        answer = schedule.after_test(
+            test[0],
+            ran="skipped" not in test,
+            marked="marked" in test,
+            leaving=following != test[0],
+            last=not following,
         )
+        schedule.cleaned(answer)
+        answers.append(answer)
     return answers
 
 
@@ -243,7 +271,24 @@ def test_an_interrupted_test_is_cleaned_after_at_the_end_once(scope: str | None,
     schedule = Schedule(scope)
     schedule.began("a")
     assert schedule.at_end() == expected
+    schedule.cleaned(expected)
     assert schedule.at_end() == ""
+
+
+@pytest.mark.parametrize(("scope", "last", "due"), [(F, False, F), (M, False, M), (M, True, M), (S, True, S)])
+def test_a_clean_up_that_did_not_end_is_owed_still(scope: str, last: bool, due: str) -> None:
+    schedule = Schedule(scope)
+    assert schedule.after_test("a", ran=True, marked=False, leaving=True, last=last) == due
+    assert schedule.at_end() == (S if scope == S else M)
+
+
+def test_a_module_that_asked_leaves_the_session_its_own_clean_up() -> None:
+    schedule = Schedule(S)
+    schedule.wanted.add("b")
+    schedule.began("a")
+    assert schedule.after_test("b", ran=True, marked=False, leaving=True, last=False) == M
+    schedule.cleaned(M)
+    assert schedule.at_end() == S
 
 
 def outcome(name: str, seconds: float, error: str = "") -> _steps.Outcome:
@@ -322,3 +367,41 @@ def test_a_step_that_could_do_nothing_is_refused_at_the_start(line: str, message
 
 def test_steps_may_come_as_one_text() -> None:
     assert [step.name for step in _steps.parse("gc\n torch\n", "from ini cleanup_steps")] == ["gc", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise SystemExit", "SystemExit"),
+        ("import pytest; pytest.skip('planted', allow_module_level=True)", "Skipped: planted"),
+        ("import pytest; pytest.importorskip('not_there')", "Skipped: could not import 'not_there'"),
+        ("import pytest; pytest.fail('planted')", "Failed: planted"),
+        ("raise RuntimeError('planted')", "RuntimeError: planted"),
+        ("def __getattr__(name): import not_there", "ModuleNotFoundError: No module named 'not_there'"),
+        ("def __getattr__(name): raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_leaves_while_it_is_imported_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    (tmp_path / "kit_leaves.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kit_leaves", raising=False)
+    with pytest.raises(CleanupError, match=r"^cleanup: step 'kit_leaves:f' cannot be imported: ") as caught:
+        _steps.parse(["kit_leaves:f"], "from ini cleanup_steps")
+    assert f"cannot be imported: {reason}" in caught.value.headline
+    assert caught.value.fix
+    sys.modules.pop("kit_leaves", None)
+
+
+@pytest.mark.parametrize("source", ["raise KeyboardInterrupt", "def __getattr__(name): raise KeyboardInterrupt"])
+def test_ctrl_c_while_a_step_is_imported_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (tmp_path / "kit_interrupts.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kit_interrupts", raising=False)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        _steps.parse(["kit_interrupts:f"], "from ini cleanup_steps")
+    sys.modules.pop("kit_interrupts", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 import pytest
 
@@ -143,6 +144,10 @@ def test_a_bad_ini_value_is_a_usage_error_that_names_the_key(run: Run, pytester:
         ("(keep={'a': 9})", "pairwise: keep asks for a=9, which axis 'a' does not hold (marker of *"),
         ("(keep={'d': 1})", "pairwise: keep names 'd', which no axis has (marker of *"),
         ("(seed=-1)", "pairwise: seed is -1, not a whole number from 0 up (marker of *"),
+        ("(where=(p for p in [lambda a: True]))", "pairwise: where is a generator, which serves one function only*"),
+        ("(full=iter('ab'))", "pairwise: full is a generator, which serves one function only (marker of *"),
+        ("(where=lambda a: pytest.skip('x'))", "pairwise: predicate lambda at *.py:3 raised Skipped: x, for a=1*"),
+        ("(where=lambda a: exit())", "pairwise: predicate lambda at *.py:3 raised SystemExit*"),
         ("(effort='low')", "pairwise: effort is 'low' (marker of *"),
     ],
 )
@@ -257,3 +262,24 @@ def test_capped_strengths_and_notes_of_whole_suites_do_not_flood_the_summary(run
         ["2 functions: strength 5 (from --pairwise-strength) is above its 3 axes, so 3 is used"]
     )
     result.stdout.no_fnmatch_line("*repeats*")
+
+
+def test_only_functions_defined_here_and_never_collected_are_refused(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(base=SUITE)
+    suite = "from base import test_product as _product\n" + SUITE.replace("test_product", "check")
+    run(suite + "\ncheck.__test__ = True\n").assert_outcomes(passed=12)
+
+
+def test_a_predicate_with_a_bound_argument_keeps_it(run: Run) -> None:
+    suite = "import functools\n\ndef below(a, b): return a + b < 4\n\n"
+    suite += SUITE.replace("mark.pairwise", "mark.pairwise(where=functools.partial(below, b=1))")
+    run(suite).stdout.fnmatch_lines(["*::test_product: axis 'a': no allowed case holds 3, 4"])
+
+
+def test_functions_with_the_same_axes_share_one_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = import_module("testkit.pairwise._plan")
+    searches = []
+    cover = plan.cover
+    monkeypatch.setattr(plan, "cover", lambda *given, **named: searches.append(given) or cover(*given, **named))
+    run(SUITE + SUITE.replace("test_product", "test_other")).assert_outcomes(passed=24)
+    assert len(searches) == 1

@@ -319,3 +319,84 @@ def test_a_function_whose_values_are_all_marked_to_skip_is_thinned_all_the_same(
     )
     result = pytester.runpytest_inprocess(*PLUGIN)
     result.stdout.fnmatch_lines(["*::test_f: 8 -> 4 cases, 12 owed pairs, 0.0 % ran"])
+
+
+def test_a_skip_is_told_whatever_ran_before_it(pytester: pytest.Pytester) -> None:
+    # the reports that pytest keeps are grouped by outcome, so a skip may stand before its own set-up
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.skip
+        def test_first(): pass
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("b", [1, 2])
+        @pytest.mark.parametrize("a", [1, 2])
+        def test_f(a, b): pytest.skip("because")
+        """
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN, "--pairwise-report")
+    result.stdout.fnmatch_lines(["  a=1, b=1  skipped: because"])
+    result.stdout.no_fnmatch_line("*never finished*")
+
+
+def test_cases_in_an_xdist_group_are_followed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.xdist_group("g")
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("b", [1, 2, 3])
+        @pytest.mark.parametrize("a", [1, 2, 3])
+        def test_f(a, b):
+            if a == 2: pytest.skip("no")
+        """
+    )
+    result = pytester.runpytest_subprocess(*XDIST, "--dist=loadgroup", "--pairwise-fail-under=90")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*::test_f: 9 -> 9 cases, 9 owed pairs, 66.7 % ran"])
+
+
+def test_plans_of_odd_text_and_number_types_travel(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import enum, pytest
+        class S(enum.IntEnum): TWO = 2
+        class N(str, enum.Enum): A = "a"
+        @pytest.mark.pairwise(S.TWO)
+        @pytest.mark.parametrize("b", [1, 2, 3])
+        @pytest.mark.parametrize(N.A, [1, 2, 3])
+        def test_f(a, b): pass
+        """
+    )
+    result = pytester.runpytest_subprocess(*XDIST)
+    result.assert_outcomes(passed=9)
+    result.stdout.fnmatch_lines(["*::test_f: 9 -> 9 cases, 9 owed pairs, 100 % ran"])
+
+
+def test_a_named_case_is_found_by_its_modules_name(pytester: pytest.Pytester) -> None:
+    package = pytester.mkpydir("pk")
+    (package / "test_x.py").write_text(PRODUCT.lstrip())
+    pytester.syspathinsert()
+    listing = (
+        [line for line in pytester.runpytest_subprocess(*PLUGIN, "--co", "-q", *more).outlines if "::" in line]
+        for more in (("--no-pairwise",), ())
+    )
+    full, thinned = listing
+    case = next(line for line in full if line not in thinned).partition("::")[2]
+    pytester._monkeypatch.setenv("PYTHONPATH", str(pytester.path))
+    pytester.runpytest_subprocess(*PLUGIN, "--pyargs", f"pk.test_x::{case}").assert_outcomes(passed=1)
+
+
+def test_stepwise_finds_the_case_that_it_stopped_at(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_m=PRODUCT)
+    pytester.runpytest_inprocess(*PLUGIN, "--no-pairwise", "--sw").assert_outcomes(passed=17, failed=1)
+    result = pytester.runpytest_inprocess(*PLUGIN, "--sw")
+    assert result.parseoutcomes()["failed"] == 1
+    assert any("test_m.py::TestC::test_f[2-q-y]" in line for line in result.outlines)
+
+
+def test_without_the_terminal_reporter_a_limit_cannot_be_held_and_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_m=PRODUCT)
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:terminal", "--pairwise-fail-under=1")
+    assert result.ret == 1
+    result.stderr.fnmatch_lines(["pairwise: the limit needs the terminal reporter*(from --pairwise-fail-under)"])

@@ -267,8 +267,8 @@ def test_ids_that_pytest_had_to_number_and_ids_with_an_address_are_reported(pyte
         [
             "*axis 'scale' repeats nan (position 5 and 6): owed once, still collected",
             "*axis 'scale' repeats (1, 2) (position 7 and 8): owed once, still collected",
-            "*axis 'scale': values None, 'None' all print as 'None', so pytest numbered them: None0, None1",
-            "*axis 'scale': values 1, '1' all print as '1', so pytest numbered them: 1*0, 1*1",
+            "*axis 'scale': values that print as 'None' were numbered: None is None0, 'None' is None1",
+            "*axis 'scale': values that print as '1' were numbered: 1 is 1*0, '1' is 1*1",
             "*axis 'other': the id <object object at 0x*> holds an address, which differs from process to process",
         ]
     )
@@ -322,3 +322,138 @@ def test_our_decorator_thins_a_product_that_could_not_be_built(pytester: pytest.
     )
     result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin")
     result.stdout.fnmatch_lines(["*::test_all: 200,000,000,000,000,000,000 -> 2?? cases, 1*owed pairs, ??.? % ran"])
+
+
+def test_a_wrapper_that_parametrizes_after_us_multiplies_the_chosen_cases_and_they_are_followed(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_generate_tests(metafunc):
+            yield
+            metafunc.fixturenames.append("extra")
+            metafunc.parametrize("extra", [0, 1], indirect=True)
+
+        @pytest.fixture
+        def extra(request): return request.param
+        """
+    )
+    suite = SHAPES["stacked decorators"].replace("show(a, b, c)", "pytest.skip('no') if a == 1 else None")
+    pytester.makepyfile(test_m=HEAD + suite)
+    result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin", "--pairwise-fail-under=90")
+    assert result.ret == 1
+    result.assert_outcomes(passed=12, skipped=6)
+    result.stdout.fnmatch_lines(["*::test_f: 27 -> 9 cases, 27 owed pairs, 66.7 % ran"])
+
+
+def test_ids_that_collide_over_two_axes_ran_only_if_all_their_cases_did(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("b", ["y-z", "z"])
+        @pytest.mark.parametrize("a", ["x", "x-y"])
+        def test_h(a, b):
+            if (a, b) == ("x", "y-z"): pytest.skip("no")
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin", "--pairwise-report")
+    result.assert_outcomes(passed=3, skipped=1)
+    result.stdout.fnmatch_lines(["*::test_h: 4 -> 4 cases, 4 owed pairs, 50.0 % ran", "  a=x, b='y-z'  skipped: no"])
+
+
+def test_values_changed_after_thinning_are_not_taken_for_the_planned_ones(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                item.callspec.params["a"] = object()
+        """
+    )
+    pytester.makepyfile(test_m=HEAD + SHAPES["stacked decorators"])
+    result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin", "--pairwise-fail-under=1")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*::test_f: 9 tests of it hold other values than were planned: what ran is not known*"]
+    )
+
+
+def test_a_set_is_put_into_one_order_for_unmarked_functions_that_are_thinned(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.parametrize("c", {"flash", "paged", "naive"})
+        @pytest.mark.parametrize("b", {"tiny", "ragged", "wide"})
+        @pytest.mark.parametrize("a", [1, 2, 3])
+        def test_f(a, b, c): pass
+        """
+    )
+    listings = []
+    for seed in ("1", "2", "3"):
+        pytester._monkeypatch.setenv("PYTHONHASHSEED", seed)
+        command = ("-p", "testkit.pairwise.plugin", "--collect-only", "-q", "--pairwise-over=9")
+        listings.append(_cases(pytester.runpytest_subprocess(*command)))
+    assert len(listings[0]) == 9
+    assert listings[0] == listings[1] == listings[2]
+
+
+def test_ids_functions_are_called_once_a_value_and_generators_are_used_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import itertools
+        import pytest
+
+        asked = []
+
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("c", [1, 2, 3], ids=lambda value: asked.append(value) or f"c{len(asked)}")
+        @pytest.mark.parametrize("b", [1, 2, 3], ids=(f"b{n}" for n in itertools.count()))
+        @pytest.mark.parametrize("a", (x for x in [1, 2, 3]))
+        def test_f(a, b, c):
+            assert asked == [1, 2, 3]
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin", "-v", "-W", "ignore")
+    result.assert_outcomes(passed=9)
+    result.stdout.fnmatch_lines(["*::test_f[[]*-b?-c?[]] PASSED*"])
+
+
+def test_values_whose_repr_fails_and_lists_that_hold_themselves_are_no_obstacle(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+
+        class Odd:
+            def __repr__(self): raise RuntimeError("no text")
+
+        ring = []
+        ring.append(ring)
+
+        @pytest.mark.pairwise(where=lambda a, b: True)
+        @pytest.mark.parametrize("c", [1, 2])
+        @pytest.mark.parametrize("b", [Odd(), Odd()], ids=["o1", "o2"])
+        @pytest.mark.parametrize("a", [ring, [1]], ids=["ring", "one"])
+        def test_f(a, b, c): pass
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin", "--pairwise-report")
+    result.stdout.fnmatch_lines(["*::test_f: 8 -> 4 cases, 12 owed pairs, 100 % ran"])
+
+
+def test_a_repeated_value_runs_where_one_of_its_places_does(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_m="""
+        import pytest
+        @pytest.mark.pairwise
+        @pytest.mark.parametrize("c", [1, 2, 3])
+        @pytest.mark.parametrize("b", [1, 2, 3])
+        @pytest.mark.parametrize("a", [pytest.param(1, marks=pytest.mark.skip), pytest.param(1), 2])
+        def test_f(a, b, c): pass
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "testkit.pairwise.plugin")
+    assert result.parseoutcomes()["skipped"] == 1
+    result.stdout.fnmatch_lines(["*::test_f: 27 -> 10 cases, 21 owed pairs, 100 % ran"])

@@ -117,7 +117,7 @@ def test_a_predicate_too_large_to_tabulate_is_asked_and_its_answers_are_remember
 
 
 def test_a_predicate_too_hard_to_satisfy_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_space, "SEARCH_NODES", 300)
+    monkeypatch.setattr(_space, "SEARCH_STEPS", 300)
     monkeypatch.setattr(_predicates, "TABLE_CASES", 10)
     axes = {name: list(range(8)) for name in "abcdefghi"}  # nine pigeons, eight holes
 
@@ -125,7 +125,7 @@ def test_a_predicate_too_hard_to_satisfy_is_refused_by_name(monkeypatch: pytest.
         return len({a, b, c, d, e, f, g, h, i}) == 9
 
     name = "test_a_predicate_too_hard_to_satisfy_is_refused_by_name.all_apart"
-    with pytest.raises(PairwiseError, match=f"^pairwise: gave up after 300 tries to find a case that satisfies {name}"):
+    with pytest.raises(PairwiseError, match=f"^pairwise: gave up after looking 300 times for cases that satisfy {name}"):
         sample(axes, where=all_apart)
 
 
