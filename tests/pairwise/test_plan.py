@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from itertools import combinations, product
 from pathlib import PurePosixPath
+from random import Random
 from typing import Any
 
 import numpy
@@ -256,3 +259,30 @@ def test_predicates_may_differ_only_in_what_they_are_bound_to() -> None:
 def test_what_would_not_end_is_refused(axes: dict[str, range], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PairwiseError, match=f"^pairwise: {message}"):
         sample(axes, **arguments)
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_what_can_run_is_held_by_cases_that_can_run(number: int) -> None:
+    random = Random(number).random
+
+    def below(limit: int) -> int:
+        return int(random() * limit)
+
+    axes = make_axes({name: list(range(1 + below(4))) for name in "abcd"[: 2 + below(3)]})
+    idle = [{at for at in range(len(axis.values)) if random() < 0.3} for axis in axes]
+    strength = 1 + below(min(3, len(axes)))
+    limit = 2 + below(6)
+    where = (lambda a, b: a + b < limit) if below(2) else None
+    plan = plan_cases(axes, strength=strength, where=where, idle=idle, seed=below(3), effort=below(2) * 100)
+    allowed = [row for row in product(*(range(len(axis.values)) for axis in axes)) if not where or where(*row[:2])]
+    assert set(plan.rows) <= set(allowed)
+
+    def tuples(rows: Iterable[tuple[int, ...]]) -> set[tuple[Any, ...]]:
+        groups = list(combinations(range(len(axes)), strength))
+        return {(group, tuple(row[a] for a in group)) for row in rows for group in groups}
+
+    def running(rows: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [row for row in rows if not any(at in never for at, never in zip(row, idle, strict=True))]
+
+    assert tuples(plan.rows) == tuples(allowed)
+    assert tuples(running(plan.rows)) == tuples(running(allowed))

@@ -125,7 +125,9 @@ def test_a_predicate_too_hard_to_satisfy_is_refused_by_name(monkeypatch: pytest.
         return len({a, b, c, d, e, f, g, h, i}) == 9
 
     name = "test_a_predicate_too_hard_to_satisfy_is_refused_by_name.all_apart"
-    with pytest.raises(PairwiseError, match=f"^pairwise: gave up after looking 300 times for cases that satisfy {name}"):
+    with pytest.raises(
+        PairwiseError, match=f"^pairwise: gave up after looking 300 times for cases that satisfy {name}"
+    ):
         sample(axes, where=all_apart)
 
 
