@@ -43,5 +43,11 @@ class CleanupError(KitError):
     capability = "cleanup"
 
 
+class ProcessesError(KitError):
+    """A process or setting that ``testkit.processes`` cannot use."""
+
+    capability = "processes"
+
+
 class KitWarning(UserWarning):
     """Something that a run survives and its reader should know."""

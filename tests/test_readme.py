@@ -17,6 +17,7 @@ import testkit
 
 ROOT = Path(__file__).parent.parent
 CAPABILITIES = sorted(face.parent.name for face in Path(testkit.__file__).parent.glob("*/__init__.py"))
+WITH_PLUGIN = sorted(plugin.parent.name for plugin in Path(testkit.__file__).parent.glob("*/plugin.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 RUNNABLE = ("python", "ini", "toml")
@@ -69,14 +70,14 @@ def names_of(names_of_plugins, capability: str) -> Names:  # type: ignore[no-unt
     return names_of_plugins(f"testkit.{capability}.plugin")
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", WITH_PLUGIN)
 def test_the_tables_of_a_page_hold_each_option_key_and_marker(capability: str, names_of: Names) -> None:
     listed = cells(page_of(capability))
     missing = {kind: sorted(names - listed) for kind, names in names_of.items()}
     assert not any(missing.values()), missing
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", WITH_PLUGIN)
 def test_the_tables_of_a_page_list_no_option_that_is_not_there(capability: str, names_of: Names) -> None:
     options = {name for name in cells(page_of(capability)) if name.startswith("--")}
     assert options <= names_of["options"]

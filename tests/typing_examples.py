@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from testkit.cleanup import cleanup_now, module_cleanup
-from testkit.errors import CleanupError, KitError, PairwiseError
+from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
 from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
+from testkit.processes import Ended, stop
 
 __all__ = ["module_cleanup"]  # a suite imports the fixture by name; that is all it takes
 
@@ -50,6 +51,10 @@ def light() -> None:
     cleanup_now()
 
 
-def headline(error: PairwiseError | CleanupError) -> str:
+def headline(error: PairwiseError | CleanupError | ProcessesError) -> str:
     kit: KitError = error
     return f"{kit.headline} / {kit.problem} / {kit.where} / {kit.fix}"
+
+
+ended: list[Ended] = stop([], join=0, terminate=1.5, kill=5)
+how: list[tuple[int | None, str | None, str]] = [(e.exit_code, e.signal, e.rung) for e in ended]

@@ -1,0 +1,24 @@
+"""What runs beside the tests, and how it ends: so far the ladder that ends processes of any kind."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from testkit.processes._ladder import Ended as Ended
+    from testkit.processes._ladder import stop as stop
+
+_HOMES = {"Ended": "_ladder", "stop": "_ladder"}
+
+__all__ = ["Ended", "stop"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

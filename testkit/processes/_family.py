@@ -1,0 +1,90 @@
+"""All processes that belong to some given ones: descendants, whole sessions, and whoever carries the run's tag.
+
+A walk down the tree misses what was reparented when its parent ended; a session misses what began one of its own;
+the tag, an environment variable that children inherit, finds both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+TAG = "TESTKIT_RUN_TAG"
+"""Environment variable that marks the processes of one run; its value is the run's own."""
+
+
+class Family:
+    """Living relatives of processes: ``gather`` looks for more, and none is forgotten while it lives.
+
+    ``running`` are the pids of given processes that have not ended, so that these pids are certainly theirs;
+    ``ended`` those of the others. Whoever asks, and those that it descends from, are never relatives.
+    """
+
+    def __init__(self, running: Iterable[int], ended: Iterable[int]) -> None:
+        import psutil
+
+        own = psutil.Process()
+        self._spared = {own.pid, *(parent.pid for parent in own.parents()), *running}
+        self._roots = [process for pid in running if (process := _process(pid)) is not None]
+        # A pid is not given out again while it names a session; if it was, its session ended with its leader.
+        self._sessions = {root.pid for root in self._roots if _session(root.pid) == root.pid}
+        self._sessions |= {pid for pid in ended if not psutil.pid_exists(pid)}
+        self._tags = {tag for root in self._roots if (tag := _tag(root))} - {os.environ.get(TAG, "")}
+        self._members: dict[Any, None] = {}
+        self.gather()
+
+    def gather(self) -> None:
+        """Look for relatives that were not there before."""
+        import psutil
+
+        for process in [*self._roots, *self._members]:
+            with suppress(psutil.Error):
+                self._add(process.children(recursive=True))
+        for process in psutil.process_iter() if self._sessions or self._tags else ():
+            if _session(process.pid) in self._sessions or (self._tags and _tag(process) in self._tags):
+                self._add([process])
+
+    def _add(self, processes: Iterable[Any]) -> None:
+        for process in processes:
+            if process.pid not in self._spared:
+                self._members.setdefault(process)
+
+    def alive(self) -> list[Any]:
+        """The relatives that still run; a zombie has ended."""
+        self._members = {process: None for process in self._members if runs(process)}
+        return list(self._members)
+
+
+def runs(process: Any) -> bool:
+    """Is this very psutil process (not another with its pid) there and no zombie?"""
+    import psutil
+
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _process(pid: int) -> Any:
+    import psutil
+
+    with suppress(psutil.Error):
+        return psutil.Process(pid)
+    return None
+
+
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid) if hasattr(os, "getsid") else None
+    return None
+
+
+def _tag(process: Any) -> str:
+    """The run tag that a process was started with; "" if it has none or may not be asked."""
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        return str(process.environ().get(TAG, ""))
+    return ""
