@@ -10,7 +10,7 @@ import pytest
 from testkit.cleanup import cleanup_now, module_cleanup
 from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
 from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
-from testkit.processes import Ended, stop
+from testkit.processes import Ended, RanksFailed, run_ranks, stop
 
 __all__ = ["module_cleanup"]  # a suite imports the fixture by name; that is all it takes
 
@@ -58,3 +58,11 @@ def headline(error: PairwiseError | CleanupError | ProcessesError) -> str:
 
 ended: list[Ended] = stop([], join=0, terminate=1.5, kill=5)
 how: list[tuple[int | None, str | None, str]] = [(e.exit_code, e.signal, e.rung) for e in ended]
+
+
+def body(rank: int, world_size: int, offset: int) -> int:
+    return rank + world_size + offset
+
+
+results: list[Any] = run_ranks(body, 2, args=(1,), timeout=5, env={"OMP_NUM_THREADS": "1"}, ladder=(1, 1, 1))
+failed: type[ProcessesError] = RanksFailed

@@ -1,0 +1,141 @@
+"""What runs in a rank: its own session, its own output, the body, and one message that says how it went.
+
+Imported in the spawned child before anything of the user's. The parent never unpickles an exception of ours: a
+failure travels as text. Messages are a kind (one byte), a length (8 bytes) and so many bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import inspect
+import os
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+STARTED, DONE, FAILED, SKIPPED, XFAILED = b"s", b"d", b"f", b"k", b"x"
+HEADER = struct.Struct("!cQ")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands: its number, how many there are, its environment, its files and its time."""
+
+    rank: int
+    world_size: int
+    rendezvous: str
+    env: dict[str, str]
+    output: str
+    stack: str
+    timeout: float
+
+
+class Payload:
+    """The body and its arguments, pickled by value while the process is being spawned (so that pipes may travel)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        import pickle
+
+        loaded: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = pickle.loads(self._data)
+        return loaded
+
+
+def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
+    """Run one rank. ``says`` is the write end of its message pipe, ``hears`` the read end of the parent's word."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+    output = os.open(place.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
+    faulthandler.enable()
+    os.environ |= place.env
+    fd = says.fileno()
+    try:
+        body, args, kwargs = payload.load()
+        args, kwargs = _arranged(body, args, kwargs, place)
+        _send(fd, STARTED, b"")
+        if not os.read(hears.fileno(), 1):
+            os._exit(1)  # the parent is gone
+        with open(place.stack, "w") as stack:
+            # A C thread of its own writes the stack, also while the interpreter lock is held.
+            faulthandler.dump_traceback_later(max(0.05, place.timeout - 0.1), file=stack)
+            try:
+                result = body(*args, **kwargs)
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+        _send(fd, DONE, _pickled(result, place.rank))
+    except Exception as error:  # noqa: BLE001 - whatever the body raises is its verdict
+        _send(fd, *_failure(error))
+    except BaseException as error:
+        # skip(), xfail() and fail() of a test runner are no Exception; an exit or an interrupt stays one
+        if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)):
+            raise
+        _send(fd, *_failure(error))
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
+def _arranged(
+    body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: Place
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with what the body asks for by name; ``args`` fill the other parameters in order."""
+    offered = {"rank": place.rank, "world_size": place.world_size, "rendezvous": place.rendezvous}
+    parameters = inspect.signature(body).parameters.values()
+    wanted = {p.name: offered[p.name] for p in parameters if p.name in offered and p.name not in kwargs}
+    others = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in wanted]
+    if wanted and len(args) <= len(others):
+        return (), {**dict(zip(others, args, strict=False)), **kwargs, **wanted}
+    return args, {**kwargs, **wanted}
+
+
+def _pickled(result: object, rank: int) -> bytes:
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(result)
+    except Exception as error:  # noqa: BLE001 - a foreign __reduce__ may raise anything
+        kind = type(result).__qualname__
+        raise TypeError(
+            f"rank {rank} returned a {kind}, which cannot be sent: {type(error).__name__}: {error}"
+        ) from None
+    return data
+
+
+def _failure(error: BaseException) -> tuple[bytes, bytes]:
+    """The kind of message and its text: a headline, a null byte, the traceback."""
+    names = {cls.__qualname__ for cls in type(error).__mro__}
+    of_pytest = "OutcomeException" in names
+    if (of_pytest and "Skipped" in names) or "SkipTest" in names:
+        return SKIPPED, _text(error).encode(errors="replace")
+    if of_pytest and "XFailed" in names:
+        return XFAILED, _text(error).encode(errors="replace")
+    headline = f"{type(error).__qualname__}: {_text(error)}".rstrip(": ")
+    inside = error.__traceback__ and error.__traceback__.tb_next  # the first frame is the call above
+    try:
+        trace = "".join(traceback.format_exception(type(error), error, inside))
+    except Exception as broken:  # noqa: BLE001 - a foreign __str__ may raise anything
+        trace = "".join(traceback.format_tb(inside)) + f"(the error cannot be shown: {type(broken).__name__})"
+    return FAILED, f"{headline}\0{trace}".encode(errors="replace")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return "(no text)"
+
+
+def _send(fd: int, kind: bytes, data: bytes) -> None:
+    message = memoryview(HEADER.pack(kind, len(data)) + data)
+    while message:
+        message = message[os.write(fd, message) :]

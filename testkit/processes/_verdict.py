@@ -1,0 +1,197 @@
+"""What became of each rank, and how to say it: the first failure first, then the state of all."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from testkit._text import table
+from testkit.errors import ProcessesError
+from testkit.processes import _rank_main as child
+from testkit.processes._ladder import Ended
+
+TAIL = 8_000
+"""Bytes of a rank's output that are shown, from its end."""
+
+
+class RanksFailed(ProcessesError):
+    """Some rank failed. ``evidence`` has the state of all ranks, tracebacks, output and stacks."""
+
+    def __init__(self, problem: str, where: str, fix: str, evidence: str) -> None:
+        super().__init__(problem, where, fix)
+        self.evidence = evidence
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.headline, self.evidence, f"next: {self.fix}") if part)
+
+
+class Rank:
+    """One rank as its parent sees it."""
+
+    def __init__(self, number: int, process: Any, message: Any, word: Any, output: Path, stack: Path) -> None:
+        self.number, self.process, self.output, self.stack = number, process, output, stack
+        self._message, self._word = message, word
+        self._buffer = bytearray()
+        self.began = time.monotonic()
+        self.ended: float | None = None
+        self.started = self.late = False
+        self.result: bytes = b""
+        self.done = False
+        self.failure: tuple[str, str] | None = None
+        self.failed_at = 0.0
+        self.skipped: str | None = None
+        self.xfailed: str | None = None
+        self.state = ""
+
+    def go(self) -> None:
+        """Let the body begin."""
+        try:
+            os.write(self._word.fileno(), b"g")
+        except BrokenPipeError:
+            self.look()
+
+    def close(self) -> None:
+        self._message.close()
+        self._word.close()
+
+    def has_stack(self) -> bool:
+        return self.stack.exists() and self.stack.stat().st_size > 0
+
+    @property
+    def said(self) -> bool:
+        """Has it said how it went?"""
+        return self.done or self.failure is not None or self.skipped is not None or self.xfailed is not None
+
+    @property
+    def settled(self) -> bool:
+        return self.said or self.ended is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None or (self.ended is not None and not self.said)
+
+    def look(self) -> bool:
+        """The process ended: take in its last words. False, since there is no more to see."""
+        self.read()
+        if self.ended is None:
+            self.ended = time.monotonic()
+            self.failed_at = self.failed_at or self.ended
+        return False
+
+    def read(self) -> bool:
+        """Take in what has arrived, without waiting; False at the pipe's end."""
+        while True:
+            try:
+                part = os.read(self._message.fileno(), 1 << 20)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not part:
+                return False
+            self._buffer += part
+            self._take()
+
+    def _take(self) -> None:
+        size = child.HEADER.size
+        while len(self._buffer) >= size:
+            kind, length = child.HEADER.unpack_from(self._buffer)
+            if len(self._buffer) < size + length:
+                return
+            data = bytes(self._buffer[size : size + length])
+            del self._buffer[: size + length]
+            self._hear(kind, data)
+
+    def _hear(self, kind: bytes, data: bytes) -> None:
+        if kind == child.STARTED:
+            self.started = True
+        elif kind == child.DONE:
+            self.done, self.result = True, data
+        elif kind == child.SKIPPED:
+            self.started, self.skipped = True, data.decode()
+        elif kind == child.XFAILED:
+            self.started, self.xfailed = True, data.decode()
+        else:
+            headline, _, trace = data.decode().partition("\0")
+            self.started, self.failure, self.failed_at = True, (headline, trace), time.monotonic()
+
+    @property
+    def sending(self) -> bool:
+        """Did it end in the middle of a message?"""
+        return bool(self._buffer)
+
+
+def look_at(pid: int) -> str:
+    """A process's state, CPU share of its life and memory, before anyone disturbs it."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        times, lived = process.cpu_times(), max(0.001, time.time() - process.create_time())
+        share = 100 * (times.user + times.system) / lived
+        return f"{process.status()}, {share:.0f} % of a core, {process.memory_info().rss / 2**20:.0f} MiB"
+    except psutil.Error:
+        return "gone"
+
+
+def verdict(ranks: Sequence[Rank], ended: Sequence[Ended], late: str) -> tuple[str, str, str, str]:
+    """Problem, place, advice and evidence of a failed run."""
+    fate = {one.pid: one for one in ended if not one.descendant}
+    failed = sorted((rank for rank in ranks if rank.failed and not rank.late), key=lambda rank: rank.failed_at)
+    stopped = [rank for rank in ranks if rank.late]
+    first = failed[0] if failed else stopped[0]
+    problem = f"rank {first.number} of {len(ranks)} {_cause(first, fate.get(first.process.pid), late)}"
+    fix = "read its stack below, or give it more time" if first.late else f"read rank {first.number}'s traceback below"
+    if not first.late and first.failure is None:
+        fix = f"read rank {first.number}'s output below"
+    rows = [_row(rank, fate.get(rank.process.pid), first, late) for rank in ranks]
+    sections = [section for rank in [*failed, *stopped] for section in _sections(rank)]
+    left = [f"  descendant {one.pid} was ended too ({one.rung})" for one in ended if one.descendant]
+    return problem, "", fix, "\n".join([*table(rows), *left, *sections])
+
+
+def _cause(rank: Rank, ended: Ended | None, late: str) -> str:
+    if rank.late:
+        return late
+    if rank.failure is not None:
+        return f"raised {rank.failure[0]}".splitlines()[0]
+    how = (ended and ended.signal) or f"exit code {ended.exit_code if ended else None}"
+    when = "while sending its result" if rank.sending else "without a result" if rank.started else "before it started"
+    return f"ended {when}, {how}"
+
+
+def _row(rank: Rank, ended: Ended | None, first: Rank, late: str) -> tuple[str, ...]:
+    how = "?" if ended is None else ended.signal or f"exit {ended.exit_code}"
+    if rank.late or rank.failed:
+        what = _cause(rank, ended, late)
+    elif rank.said:
+        what = "done" if rank.done else "skipped" if rank.skipped is not None else "xfailed"
+    else:
+        what = f"stopped because of rank {first.number}"
+    seconds = (rank.ended or time.monotonic()) - rank.began
+    return (f"rank {rank.number}", f"pid {rank.process.pid}", how, f"{seconds:.1f} s", what, rank.state)
+
+
+def _sections(rank: Rank) -> list[str]:
+    parts = []
+    if rank.failure is not None:
+        parts += [f"--- rank {rank.number}: traceback", rank.failure[1].rstrip()]
+    if rank.late and rank.has_stack():
+        parts += [f"--- rank {rank.number}: stack at the limit", rank.stack.read_text(errors="replace").rstrip()]
+    output = _tail(rank.output)
+    if output:
+        parts += [f"--- rank {rank.number}: output", output]
+    return parts
+
+
+def _tail(file: Path) -> str:
+    if not file.exists():
+        return ""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        stream.seek(max(0, size - TAIL))
+        text = stream.read().decode(errors="replace").rstrip()
+    return f"({size - TAIL:,} bytes left out)\n{text}" if size > TAIL else text
