@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 
 from testkit._loaded import loaded
 from testkit.errors import ProcessesError
+from testkit.processes import _guardian
 from testkit.processes import _rank_main as child
 from testkit.processes._family import TAG
 from testkit.processes._ladder import Ended, stop
@@ -172,6 +173,7 @@ class _Group:
     def run(self) -> list[Any]:
         try:
             try:
+                _guardian.guard_tag(self.tag)  # if this process is killed, its ranks end too
                 self._start()
                 self._until(lambda: all(rank.started for rank in self.ranks), self.startup_timeout, "start")
                 if not self._failed():
@@ -186,6 +188,7 @@ class _Group:
             ended = self._end()
             return self._judge(ended)
         finally:
+            _guardian.forget_tag(self.tag)
             self.selector.close()
             for rank in self.ranks:
                 rank.close()

@@ -366,3 +366,48 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
+
+
+ALONE = """
+import os, subprocess, sys, time
+from testkit.processes import run_ranks
+
+def body(rank):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    loose = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    print(os.getpid(), child.pid, loose.pid, file=open(sys.argv[0] + f".{rank}", "w"), flush=True)
+    os.rename(sys.argv[0] + f".{rank}", sys.argv[0] + f".pids{rank}")
+    time.sleep(60)
+
+run_ranks(body, 2)
+"""
+
+
+def test_ranks_and_what_they_started_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ALONE.replace("sys.argv[0]", repr(str(script))))
+    root = Path(sys.modules["testkit"].__file__ or "").parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen([sys.executable, str(script)], env=environment)
+    files = [Path(f"{script}.pids{rank}") for rank in (0, 1)]
+    _wait_for(lambda: all(file.exists() for file in files), 30)
+    pids = [int(pid) for file in files for pid in file.read_text().split()]
+    assert len(pids) == 6
+    process.kill()
+    process.wait(10)
+    _wait_for(lambda: not any(_runs(pid) for pid in pids), 2)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait_for(reached: Callable[[], bool], seconds: float) -> None:
+    """The feature's own limit: fails when ``reached`` is not so within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
