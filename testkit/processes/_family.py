@@ -14,6 +14,9 @@ from typing import Any
 TAG = "TESTKIT_RUN_TAG"
 """Environment variable that marks the processes of one run; its value is the run's own."""
 
+_TAG_IS = f"{TAG}=".encode()
+_PROC = os.path.exists("/proc/self/environ")
+
 
 class Family:
     """Living relatives of processes: ``gather`` looks for more, and none is forgotten while it lives.
@@ -31,7 +34,7 @@ class Family:
         # A pid is not given out again while it names a session; if it was, its session ended with its leader.
         self._sessions = {root.pid for root in self._roots if _session(root.pid) == root.pid}
         self._sessions |= {pid for pid in ended if not psutil.pid_exists(pid)}
-        self._tags = {tag for root in self._roots if (tag := _tag(root))} - {os.environ.get(TAG, "")}
+        self._tags = {tag for root in self._roots if (tag := _tag(root.pid))} - {os.environ.get(TAG, "")}
         self._members: dict[Any, None] = {}
         self.gather()
 
@@ -42,9 +45,9 @@ class Family:
         for process in [*self._roots, *self._members]:
             with suppress(psutil.Error):
                 self._add(process.children(recursive=True))
-        for process in psutil.process_iter() if self._sessions or self._tags else ():
-            if _session(process.pid) in self._sessions or (self._tags and _tag(process) in self._tags):
-                self._add([process])
+        for pid in psutil.pids() if self._sessions or self._tags else ():
+            if _session(pid) in self._sessions or (self._tags and _tag(pid) in self._tags):
+                self._add([process] if (process := _process(pid)) is not None else ())
 
     def _add(self, processes: Iterable[Any]) -> None:
         for process in processes:
@@ -55,6 +58,14 @@ class Family:
         """The relatives that still run; a zombie has ended."""
         self._members = {process: None for process in self._members if runs(process)}
         return list(self._members)
+
+
+def carriers(tag: str) -> list[Any]:
+    """The psutil processes that were started with this run tag; also when what started them has ended."""
+    import psutil
+
+    found = (_process(pid) for pid in psutil.pids() if _tag(pid) == tag)
+    return [process for process in found if process is not None]
 
 
 def runs(process: Any) -> bool:
@@ -81,10 +92,14 @@ def _session(pid: int) -> int | None:
     return None
 
 
-def _tag(process: Any) -> str:
+def _tag(pid: int) -> str:
     """The run tag that a process was started with; "" if it has none or may not be asked."""
     import psutil
 
-    with suppress(psutil.Error, OSError):
-        return str(process.environ().get(TAG, ""))
+    with suppress(OSError, psutil.Error):
+        if _PROC:  # every process is asked, so without the detour
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                words = [word for word in stream.read().split(b"\0") if word.startswith(_TAG_IS)]
+            return words[-1][len(_TAG_IS) :].decode(errors="replace") if words else ""
+        return str(psutil.Process(pid).environ().get(TAG, ""))
     return ""

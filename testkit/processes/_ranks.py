@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any, ClassVar, Literal
@@ -24,7 +25,7 @@ from testkit._loaded import loaded
 from testkit.errors import ProcessesError
 from testkit.processes import _guardian
 from testkit.processes import _rank_main as child
-from testkit.processes._family import TAG
+from testkit.processes._family import TAG, carriers
 from testkit.processes._ladder import Ended, stop
 from testkit.processes._verdict import Rank, RanksFailed, look_at, verdict
 
@@ -183,9 +184,9 @@ class _Group:
                 if self._failed():
                     self._until(lambda: all(rank.settled for rank in self.ranks), GRACE, "")
             except BaseException:
-                stop(self._processes(), join=0, terminate=0, kill=self.ladder[2])
+                self._end(join=0, terminate=0)
                 raise
-            ended = self._end()
+            ended = self._end(join=0 if self._failed() else self.ladder[0], terminate=self.ladder[1])
             return self._judge(ended)
         finally:
             _guardian.forget_tag(self.tag)
@@ -257,9 +258,12 @@ class _Group:
         while what == "finish" and time.monotonic() < deadline and not all(rank.has_stack() for rank in waiting):
             time.sleep(0.02)
 
-    def _end(self) -> list[Ended]:
-        join, terminate, kill = self.ladder
-        return stop(self._processes(), join=0 if self._failed() else join, terminate=terminate, kill=kill)
+    def _end(self, *, join: float, terminate: float) -> list[Ended]:
+        """End the ranks, then whoever carries their tag: what a rank that has ended by now left in another session."""
+        kill = self.ladder[2]
+        ended = stop(self._processes(), join=join, terminate=terminate, kill=kill)
+        left = stop(carriers(self.tag), join=0, terminate=terminate, kill=kill)
+        return [*ended, *(replace(one, descendant=True) for one in left)]
 
     def _judge(self, ended: list[Ended]) -> list[Any]:
         for rank in self.ranks:

@@ -315,9 +315,20 @@ def test_the_guardian_is_no_child_keeps_nothing_open_and_has_its_own_session(mon
     assert os.getsid(pid) not in (os.getsid(0), os.getpid())
     assert TAG.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
-    opened = {int(fd.name): os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    deadline = time.monotonic() + 5
+    while (opened := _opened(pid)).keys() != {0, 1, 2}:  # just started, it holds for a moment what it came with
+        assert time.monotonic() < deadline, opened
+        time.sleep(0.01)
     assert opened.pop(0).startswith("pipe:")
     assert opened == {1: "/dev/null", 2: "/dev/null"}
+
+
+def _opened(pid: int) -> dict[int, str]:
+    found = {}
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[int(fd.name)] = os.readlink(fd)
+    return found
 
 
 def test_readers_of_our_output_see_its_end_while_the_guardian_runs(play: Play) -> None:
