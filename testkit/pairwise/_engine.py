@@ -88,7 +88,5 @@ def _from_algebra(rows: list[Row], order: list[int], prefer: list[list[int]]) ->
 def _completed(model: Model, rows: list[Row]) -> list[Row]:
     """The allowed ones of another engine's rows, with what they leave out added."""
     allowed = [row for row in rows if model.space.allows(row)]
-    kept = (*model.kept, *(dict(enumerate(row)) for row in allowed))
-    extended = Model(model.space, model.strength, model.crossed, kept)
     order, prefer = _orders(model, 0)
-    return grow(extended, order, prefer, "least used").rows
+    return grow(model.keeping(allowed), order, prefer, "least used").rows

@@ -16,7 +16,7 @@ from testkit._text import counted
 from testkit.errors import PairwiseError
 from testkit.pairwise._axes import Axis, holds_address, in_fixed_order
 from testkit.pairwise._ids import shown
-from testkit.pairwise._plan import Known, Plan, Positions, level_of_position, plan_cases
+from testkit.pairwise._plan import Known, Plan, Positions, check_strength, level_of_position, plan_cases
 from testkit.pairwise._request import Request
 from testkit.pairwise._tally import Tally
 
@@ -121,6 +121,7 @@ class CaseOf:
 
 def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Request, nodeid: str, known: Known) -> Plan:
     strength = request.strength.value
+    check_strength(strength)
     if strength > len(axes):
         if request.strength.source == "from the marker":
             total = prod(len(axis.values) for axis in axes)

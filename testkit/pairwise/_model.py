@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from math import comb, prod
@@ -39,6 +39,10 @@ class Model:
     def wide(self) -> bool:
         """Are more axes crossed than the strength covers anyway?"""
         return len(self.crossed) > self.strength
+
+    def keeping(self, rows: Iterable[Row]) -> Model:
+        """The same model with these complete rows among its kept cases."""
+        return replace(self, kept=(*self.kept, *(dict(enumerate(row)) for row in rows)))
 
     def groups(self) -> Iterator[tuple[int, ...]]:
         """The groups of axes whose tuples are owed."""
@@ -82,9 +86,9 @@ class Grown:
 
 def owed_groups(axes: int, strength: int, crossed: Collection[int]) -> Iterator[tuple[int, ...]]:
     """Groups of ``strength`` axes, and the ``crossed`` ones as one; a group that lies inside another is left out."""
-    wide = len(crossed) > strength
+    together = frozenset(crossed if len(crossed) > strength else ())
     for group in combinations(range(axes), strength):
-        if not (wide and set(crossed).issuperset(group)):
+        if not together.issuperset(group):
             yield group
-    if wide:
+    if together:
         yield tuple(crossed)

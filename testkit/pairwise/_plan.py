@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb, prod
 from typing import Any
@@ -94,8 +94,7 @@ def plan_cases(
     model = make_model(axes, strength=strength, full=full, where=where, keep=keep)
     running = _running(model, axes, idle)
     if running is not None:
-        first = cover(running, seed=seed, effort=effort, engine=engine)
-        model = replace(model, kept=(*model.kept, *(dict(enumerate(row)) for row in first)))
+        model = model.keeping(cover(running, seed=seed, effort=effort, engine=engine))
     if known is None or model.space.rules or model.kept:
         rows = cover(model, seed=seed, effort=effort, engine=engine)
     else:
@@ -135,8 +134,7 @@ def make_model(
     keep: Case | Iterable[Case] = (),
 ) -> Model:
     """The covering problem over levels, with its arguments checked."""
-    if not _whole(strength) or strength < 1:
-        raise PairwiseError(f"strength is {strength!r}, not a whole number from 1 up", fix="use 2 for pairs")
+    check_strength(strength)
     if strength > len(axes):
         names = ", ".join(axis.name for axis in axes)
         raise PairwiseError(
@@ -163,6 +161,14 @@ def make_model(
         raise PairwiseError(f"keep is {keep!r}, not cases", fix='write cases as {"name": value}, or leave keep out')
     kept = [_kept(case, axes, space) for case in ([keep] if isinstance(keep, Mapping) else keep)]
     return Model(space, strength, crossed, tuple(case for case in kept if case))
+
+
+def check_strength(strength: object) -> None:
+    """Refuse what is no strength at all, however many axes there are."""
+    if callable(strength):
+        raise PairwiseError(f"strength is {strength!r}", fix="did you mean where=? Predicates go by that name")
+    if not isinstance(strength, int) or isinstance(strength, bool) or strength < 1:
+        raise PairwiseError(f"strength is {strength!r}, not a whole number from 1 up", fix="use 2 for pairs")
 
 
 def _check_search(seed: int, effort: Effort, engine: Engine) -> None:

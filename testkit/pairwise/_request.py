@@ -93,7 +93,7 @@ def marked_request(marker: Any, options: Options, *, own: bool) -> Request:
     given |= {name: value for name, value in marker.kwargs.items() if value is not None}
     strength, source = given.get("strength"), "from the marker"
     return Request(
-        strength=options.strength if strength is None else Setting(_marker_strength(strength), source),
+        strength=options.strength if strength is None else Setting(strength, source),
         seed=given.get("seed", options.seed.value),
         effort=given.get("effort", options.effort.value),
         engine=options.engine.value,
@@ -114,14 +114,6 @@ def unmarked_request(options: Options) -> Request:
         engine=options.engine.value,
         over=options.over.value or 0,
     )
-
-
-def _marker_strength(value: object) -> int:
-    if callable(value):
-        raise PairwiseError(f"strength is {value!r}", fix="did you mean where=? Predicates go by that name")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PairwiseError(f"strength is {value!r}, not a whole number from 1 up", fix="use 2 for pairs")
-    return value
 
 
 def _whole(what: str, least: int) -> Any:

@@ -120,7 +120,8 @@ class Tally:
 
     def _fates_of_cases(self) -> dict[int, list[str]]:
         """What became of the tests of each case that the predicates allow."""
-        fates: dict[int, list[str]] = {case: [] for case in range(len(self.cases)) if case not in set(self.refused)}
+        refused = set(self.refused)
+        fates: dict[int, list[str]] = {case: [] for case in range(len(self.cases)) if case not in refused}
         for nodeid, case in self.tests:
             if case in fates:
                 fates[case].append(self.fates[nodeid])
@@ -152,9 +153,10 @@ class Tally:
     def not_run(self) -> list[tuple[str, str]]:
         """The owed tuples that did not run, as text, each with what became of the cases that hold it."""
         missing: list[tuple[str, str]] = []
+        fates_of_cases = self._fates_of_cases()
         for group in owed_groups(len(self.axes), self.strength, self.crossed):
             fates: dict[tuple[int, ...], list[str]] = {}
-            for case, what in self._fates_of_cases().items():
+            for case, what in fates_of_cases.items():
                 held = tuple([self.cases[case][axis] for axis in group])
                 fates.setdefault(held, []).extend(what or [DESELECTED])
             for held, what in sorted(fates.items()):

@@ -105,7 +105,7 @@ class _Climb:
         for root in self.roots:
             if root.fate is None and root.ended():
                 code = root.exit_code()
-                root.fate = Ended(root.pid, code, _signal_name(code), self.rung, seconds)
+                root.fate = Ended(root.pid, code, signal_name(code), self.rung, seconds)
         for process, rung in self.signalled.items():
             if process not in self.kin and not runs(process):
                 name = "SIGKILL" if rung == "kill" else "SIGTERM"
@@ -206,7 +206,8 @@ def _code_of_child(process: Any) -> int | None:
     return None if code is None else int(code)
 
 
-def _signal_name(code: int | None) -> str | None:
+def signal_name(code: int | None) -> str | None:
+    """The name of the signal that a negative exit code stands for; None for any other code."""
     if code is None or code >= 0:
         return None
     try:

@@ -19,7 +19,7 @@ from typing import Any
 from testkit.errors import ProcessesError
 from testkit.processes import _guardian
 from testkit.processes._family import TAG, carriers
-from testkit.processes._ladder import Ended, _signal_name, stop
+from testkit.processes._ladder import Ended, signal_name, stop
 from testkit.processes._output import Output, ServerError
 from testkit.processes._port import HOST, Answer, NoAnswer, ask, bound, describe, holds, listeners, strangers
 
@@ -374,7 +374,7 @@ class Server:
 
     def _fate(self) -> str:
         code, seconds = self._running().poll(), time.monotonic() - self._began
-        return "it runs" if code is None else f"{_signal_name(code) or f'exit {code}'}, {seconds:.1f} s after its start"
+        return "it runs" if code is None else f"{signal_name(code) or f'exit {code}'}, {seconds:.1f} s after its start"
 
     def _failure(self, problem: str, fix: str) -> ServerError:
         command = " ".join(shlex.join(self._argv).split())

@@ -295,9 +295,16 @@ def test_a_thread_that_keeps_a_rank_alive_is_cut_off() -> None:
     assert run_ranks(body, 2, ladder=RUNGS) == ["done", "done"]
 
 
-def test_both_failures_are_shown_the_first_in_time_first() -> None:
+def test_both_failures_are_shown_the_first_in_time_first(tmp_path: Path) -> None:
+    spoken = tmp_path / "rank 1 raises now"
+
     def body(rank: int) -> None:
-        time.sleep(0.3 * (1 - rank))
+        if rank == 1:
+            spoken.touch()
+        else:
+            while not spoken.exists():
+                time.sleep(0.01)
+            time.sleep(0.3)
         raise ValueError(f"rank {rank} speaks")
 
     with pytest.raises(RanksFailed, match=r"^processes: rank 1 of 2 raised ValueError: rank 1 speaks") as caught:
