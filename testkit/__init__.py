@@ -8,4 +8,9 @@ PYTEST_DONT_REWRITE
 
 __version__ = "0.1.0"
 
-pytest_plugins = ("testkit.pairwise.plugin", "testkit.cleanup.plugin")
+pytest_plugins = (
+    "testkit.pairwise.plugin",
+    "testkit.cleanup.plugin",
+    "testkit.gpus.plugin",
+    "testkit.processes.plugin",
+)

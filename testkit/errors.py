@@ -49,5 +49,17 @@ class ProcessesError(KitError):
     capability = "processes"
 
 
+class GpusError(KitError):
+    """A marker or argument that ``testkit.gpus`` cannot use."""
+
+    capability = "gpus"
+
+
+class TimingError(KitError):
+    """A run file, foreign report or setting that ``testkit.timing`` cannot use."""
+
+    capability = "timing"
+
+
 class KitWarning(UserWarning):
     """Something that a run survives and its reader should know."""

@@ -9,8 +9,9 @@ import pytest
 
 from testkit.cleanup import cleanup_now, module_cleanup
 from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
+from testkit.gpus import allowed, used_memory
 from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
-from testkit.processes import Ended, RanksFailed, run_ranks, stop
+from testkit.processes import Answer, Ended, RanksFailed, Server, run_ranks, stop
 
 __all__ = ["module_cleanup"]  # a suite imports the fixture by name; that is all it takes
 
@@ -66,3 +67,15 @@ def body(rank: int, world_size: int, offset: int) -> int:
 
 results: list[Any] = run_ranks(body, 2, args=(1,), timeout=5, env={"OMP_NUM_THREADS": "1"}, ladder=(1, 1, 1))
 failed: type[ProcessesError] = RanksFailed
+
+with Server(["serve", "{port}"], ready="/health", env={"LEVEL": "1"}) as server:
+    answer: Answer = server.post("/pause", json={"mode": "drain"})
+    status: tuple[int, str, str] = (answer.status, server.url, server.log_tail())
+
+
+@pytest.mark.ranks(2, timeout=5.0, start="preload")
+@pytest.mark.gpus(1)
+def in_ranks(rank: int, world_size: int, rendezvous: str) -> None: ...
+
+
+memory: list[int] | None = used_memory(allowed())

@@ -93,6 +93,14 @@ def guard_tag(tag: str) -> None:
         _tell(_known[tag])
 
 
+def guard_folder(path: str) -> None:
+    """Remove this folder of a group of ranks, and what its ledger says was left in /dev/shm, when we end."""
+    if SUPPORTED:
+        with _lock:
+            _known[path] = f"folder {os.fsencode(path).hex()}"
+            _tell(_known[path])
+
+
 def forget_session(pid: int) -> None:
     """Leave this session alone when we end; one that is not registered is no error."""
     _forget(pid)
@@ -101,6 +109,11 @@ def forget_session(pid: int) -> None:
 def forget_tag(tag: str) -> None:
     """Leave the carriers of this tag alone when we end; one that is not registered is no error."""
     _forget(tag)
+
+
+def forget_folder(path: str) -> None:
+    """Leave this folder alone when we end; one that is not registered is no error."""
+    _forget(path)
 
 
 def _forget(key: int | str) -> None:
@@ -216,7 +229,7 @@ def watch(variable: str) -> None:
         os.dup2(null.fileno(), 2)
     known: dict[tuple[str, str], str] = {}
     with open(0, encoding="ascii") as lines:
-        for line in lines:  # "session PID START", "tag TAG", "forget session PID START", "forget tag TAG"
+        for line in lines:  # "session PID START", "tag TAG", "folder HEX", "forget ..."
             words = line.split()
             if words[0] == "forget":
                 known.pop((words[1], words[2]), None)
@@ -225,7 +238,21 @@ def watch(variable: str) -> None:
     if known:
         sessions = {int(pid): int(start) for (kind, pid), start in known.items() if kind == "session"}
         end_all(sessions, {f"{variable}={tag}".encode() for kind, tag in known if kind == "tag"})
+    for kind, word in known:
+        if kind == "folder":
+            clear(os.fsdecode(bytes.fromhex(word)))
     os._exit(0)
+
+
+def clear(folder: str) -> None:
+    """Remove a group's folder, and before that what its ledger names."""
+    import importlib
+    import shutil
+
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # testkit itself is not on our path
+    with suppress(Exception):  # nobody hears us any more, and the folder goes whatever happens
+        importlib.import_module("_leaks").Tracker(os.path.join(folder, "tracker")).remove()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_all(sessions: dict[int, int], entries: set[bytes]) -> None:

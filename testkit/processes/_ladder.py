@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -12,10 +13,17 @@ from typing import Any, Literal
 from testkit.errors import ProcessesError
 from testkit.processes._family import Family, runs
 
+__tracebackhide__ = True  # pytest shows the line that called us, not ours
+
 Rung = Literal["join", "terminate", "kill", "none"]
 
 FIRST_LOOK, LONGEST_LOOK = 0.002, 0.05
 """Seconds between two looks at what still runs: short at first, then longer."""
+
+COMMAND = 80
+"""Characters of a descendant's command line that are kept."""
+SENT = {"terminate": "SIGTERM", "kill": "SIGKILL"}
+"""What ends a process on a rung, as far as anybody but its parent can know."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,10 @@ class Ended:
     """How one process ended.
 
     ``exit_code`` is None where only the parent could know it (a descendant, a psutil process that is no child of
-    ours); ``signal`` the name of the signal that ended it; ``rung`` the rung that it ended on, "none" if it still
-    runs; ``seconds`` since ``stop`` was called; ``descendant``: nobody named it, it was found below the others.
+    ours); ``signal`` the name of the signal that ended it, or, where the exit code is None, of the one that we sent
+    last; ``rung`` the rung that it ended on, "none" if it still runs; ``seconds`` since ``stop`` was called;
+    ``descendant``: nobody named it, it was found below the others, and ``command`` says what it was; ``ignored``: the
+    seconds for which it ignored SIGTERM until SIGKILL was sent.
     """
 
     pid: int
@@ -33,6 +43,8 @@ class Ended:
     rung: Rung
     seconds: float
     descendant: bool = False
+    command: str = ""
+    ignored: float = 0.0
 
 
 def stop(processes: Iterable[Any], *, join: float = 5.0, terminate: float = 5.0, kill: float = 5.0) -> list[Ended]:
@@ -73,6 +85,7 @@ class _Root:
     ended: Callable[[], bool]
     exit_code: Callable[[], int | None]
     send: Callable[[str], None]
+    command: str = ""
     fate: Ended | None = None
 
 
@@ -86,6 +99,8 @@ class _Climb:
             [root.pid for root, ended in zip(roots, over, strict=True) if ended],
         )
         self.signalled: dict[Any, Rung] = {}
+        self.commands: dict[Any, str] = {}
+        self.sent: dict[Rung, float] = {}
         self.kin: dict[Any, Ended] = {}
         self.rung: Rung = "join"
 
@@ -105,11 +120,20 @@ class _Climb:
         for root in self.roots:
             if root.fate is None and root.ended():
                 code = root.exit_code()
-                root.fate = Ended(root.pid, code, signal_name(code), self.rung, seconds)
+                name = signal_name(code) if code is not None else SENT.get(self.rung)
+                ignored = self.ignored() if self.rung == "kill" else 0.0
+                root.fate = Ended(root.pid, code, name, self.rung, seconds, False, root.command, ignored)
         for process, rung in self.signalled.items():
             if process not in self.kin and not runs(process):
-                name = "SIGKILL" if rung == "kill" else "SIGTERM"
-                self.kin[process] = Ended(process.pid, None, name, rung, seconds, descendant=True)
+                self.kin[process] = self.kin_ended(process, SENT[rung], rung, seconds)
+
+    def kin_ended(self, process: Any, name: str | None, rung: Rung, seconds: float) -> Ended:
+        ignored = self.ignored() if rung == "kill" else 0.0
+        return Ended(process.pid, None, name, rung, seconds, True, self.commands.get(process, ""), ignored)
+
+    def ignored(self) -> float:
+        """Seconds between the two signals."""
+        return self.sent["kill"] - self.sent["terminate"] if len(self.sent) == 2 else 0.0
 
     def open_roots(self) -> int:
         return sum(root.fate is None for root in self.roots)
@@ -124,6 +148,7 @@ class _Climb:
 
     def signal_all(self, rung: Literal["terminate", "kill"]) -> None:
         """Send the rung's signal to whatever still runs, descendants included."""
+        self.sent[rung] = time.monotonic()
         self.family.gather()
         for root in self.roots:
             if root.fate is None:
@@ -135,6 +160,8 @@ class _Climb:
         import psutil
 
         self.signalled[process] = rung
+        if process not in self.commands:
+            self.commands[process] = _command(process)
         with suppress(psutil.Error):
             getattr(process, rung)()  # psutil makes sure that the pid is still this process
 
@@ -142,12 +169,19 @@ class _Climb:
         self.note()
         seconds = time.monotonic() - self.began
         given = [root.fate or Ended(root.pid, None, None, "none", seconds) for root in self.roots]
-        left = [
-            Ended(process.pid, None, None, "none", seconds, descendant=True)
-            for process in self.signalled
-            if process not in self.kin
-        ]
+        left = [self.kin_ended(process, None, "none", seconds) for process in self.signalled if process not in self.kin]
         return [*given, *self.kin.values(), *left]
+
+
+def _command(process: Any) -> str:
+    """What a psutil process runs, in short; "" if that cannot be read."""
+    import psutil
+
+    with suppress(psutil.Error):
+        words = process.cmdline() or [process.name()]
+        text = " ".join(" ".join([os.path.basename(words[0]), *words[1:]]).split())
+        return text if len(text) <= COMMAND else f"{text[: COMMAND - 3]}..."
+    return ""
 
 
 def _root(process: Any) -> _Root:
@@ -156,7 +190,9 @@ def _root(process: Any) -> _Root:
 
     import psutil
 
-    if isinstance(process, BaseProcess):
+    from testkit.processes._preload import Forked
+
+    if isinstance(process, (BaseProcess, Forked)):
         pid = None if getattr(process, "_closed", False) else process.pid
         if pid is None:
             problem = f"{process!r} was never started, or is closed"
@@ -180,6 +216,7 @@ def _root(process: Any) -> _Root:
             ended=lambda: not runs(process),
             exit_code=lambda: _code_of_child(process),
             send=lambda rung: _send(process, rung),
+            command=_command(process),
         )
     raise ProcessesError(
         f"{process!r} is no process that stop knows",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
+from testkit.errors import ProcessesError
 from testkit.processes._family import Family
 
 HOST = "127.0.0.1"
@@ -63,6 +64,13 @@ def holds(answer: Any, expected: Any) -> bool:
     return bool(answer.text.strip() == expected)
 
 
+def checked_path(path: str, where: str) -> str:
+    """``path`` as it can stand in a request; raises ``ProcessesError`` for any other."""
+    if path.startswith("/") and path.isascii() and path.isprintable() and " " not in path:
+        return path
+    raise ProcessesError(f"path is {path!r}", where, 'begin it with "/", and quote spaces and what is not ASCII')
+
+
 def bound(port: int = 0) -> socket.socket:
     """A socket bound to ``port`` of this machine's loopback, 0 for a free one; raises ``OSError`` if it is taken."""
     taken = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -77,17 +85,30 @@ def bound(port: int = 0) -> socket.socket:
 
 def listeners(port: int) -> set[int | None] | None:
     """The pids that listen on ``port``; a pid is None where we may not know it, and all is where nobody may ask."""
+    found = _listening()
+    return None if found is None else {pid for pid, ip, number in found if number == port and ip in REACHED}
+
+
+def addresses(pid: int) -> list[str]:
+    """Where ``pid`` and its family listen, reached from here or not."""
+    ours = _family(pid)
+    places = {(number, ip) for owner, ip, number in _listening() or () if owner in ours}
+    return [f"[{ip}]:{number}" if ":" in ip else f"{ip}:{number}" for number, ip in sorted(places)]
+
+
+def _listening() -> list[tuple[int | None, str, int]] | None:
+    """Pid, address and port of every TCP listener; None where nobody may ask."""
     import psutil
 
     try:
         connections = psutil.net_connections("tcp")
     except psutil.Error:  # macOS tells this to root only
         return None
-    return {
-        found.pid
-        for found in connections
-        if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.laddr.ip in REACHED
-    }
+    return [(c.pid, c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN and c.laddr]
+
+
+def _family(pid: int) -> set[int]:
+    return {pid, *(process.pid for process in Family([pid], []).alive())}
 
 
 def strangers(port: int, pid: int) -> set[int | None] | None:
@@ -104,7 +125,7 @@ def strangers(port: int, pid: int) -> set[int | None] | None:
             return set()
         if not found:
             return None
-        found -= {pid, *(process.pid for process in Family([pid], []).alive())}
+        found -= _family(pid)
         if not found:
             break
     return found

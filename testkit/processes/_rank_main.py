@@ -9,29 +9,44 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import inspect
+import io
 import os
 import struct
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-STARTED, DONE, FAILED, SKIPPED, XFAILED = b"s", b"d", b"f", b"k", b"x"
+from testkit.processes import _leaks
+
+STARTED, DONE, FAILED, SKIPPED, XFAILED, THREADS, HELD, DEBUGGED = b"s", b"d", b"f", b"k", b"x", b"t", b"m", b"b"
 HEADER = struct.Struct("!cQ")
+
+OFFERED = ("rank", "world_size", "rendezvous", "channel")
+"""What a body gets by name."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank stands: its number, how many there are, its environment, its files and its time."""
+    """Where a rank stands: its number, how many there are, its environment, its files, its time and its parent.
+
+    ``alone``: the only process, which is not called a rank and is offered nothing by name.
+    """
 
     rank: int
     world_size: int
     rendezvous: str
+    channel: str
     env: dict[str, str]
     output: str
     stack: str
+    tracker: str
     timeout: float
+    alone: bool
+    parent: int
 
 
 class Payload:
@@ -57,7 +72,9 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
     sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
     faulthandler.enable()
     os.environ |= place.env
+    _leaks.redirect(place.tracker)
     fd = says.fileno()
+    sys.breakpointhook = partial(_debug, place, fd)
     try:
         body, args, kwargs = payload.load()
         args, kwargs = _arranged(body, args, kwargs, place)
@@ -71,7 +88,11 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
                 result = body(*args, **kwargs)
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        _send(fd, DONE, _pickled(result, place.rank))
+                _save_coverage()
+        data = _pickled(result, place.rank)
+        _send(fd, THREADS, "\n".join(_threads()).encode(errors="replace"))
+        _send(fd, HELD, " ".join(map(str, _leaks.held_here())).encode())
+        _send(fd, DONE, data)
     except Exception as error:  # noqa: BLE001 - whatever the body raises is its verdict
         _send(fd, *_failure(error))
     except BaseException as error:
@@ -85,12 +106,46 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
                 stream.flush()
 
 
+def _save_coverage() -> None:
+    """What was measured so far goes to its file now: a rank that is killed later runs no exit hook."""
+    if (coverage := sys.modules.get("coverage")) and (current := coverage.Coverage.current()):
+        current.save()
+
+
+def _threads() -> list[str]:
+    """The names of other threads that will keep this process alive."""
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+    return [thread.name for thread in others if not thread.daemon]
+
+
+def _debug(place: Place, fd: int, *_: Any, **__: Any) -> None:
+    """``breakpoint()`` in a rank: pdb on the terminal that the run was started from, with the time limit off."""
+    import pdb
+
+    import psutil
+
+    name = psutil.Process(place.parent).terminal()
+    if not name:
+        raise RuntimeError("breakpoint() in a rank needs a terminal, and this run has none")
+    faulthandler.cancel_dump_traceback_later()
+    _send(fd, DEBUGGED, b"")
+    terminal = io.TextIOWrapper(open(name, "r+b", buffering=0), write_through=True)  # noqa: SIM115 - pdb keeps it
+    print(f"\nrank {place.rank} of {place.world_size}, pid {os.getpid()}", file=terminal)
+    debugger = pdb.Pdb(stdin=terminal, stdout=terminal)
+    debugger.prompt = f"(rank {place.rank}) "
+    debugger.set_trace(sys._getframe(1))
+
+
 def _arranged(
     body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: Place
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, with what the body asks for by name; ``args`` fill the other parameters in order."""
-    offered = {"rank": place.rank, "world_size": place.world_size, "rendezvous": place.rendezvous}
+    offered: dict[str, Any] = {} if place.alone else {name: getattr(place, name) for name in OFFERED}
     parameters = inspect.signature(body).parameters.values()
+    if "channel" in offered and any(p.name == "channel" for p in parameters):
+        from testkit.processes._channel import Channel
+
+        offered["channel"] = Channel(place.channel, place.rank, place.world_size)
     wanted = {p.name: offered[p.name] for p in parameters if p.name in offered and p.name not in kwargs}
     others = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in wanted]
     if wanted and len(args) <= len(others):

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from testkit._text import table
+from testkit._text import counted, table
 from testkit.errors import ProcessesError
 from testkit.processes import _rank_main as child
 from testkit.processes._ladder import Ended
 
+OURS = f'File "{child.__file__}", line'
+SAMPLE = 0.5
+"""Seconds between two looks at a rank's memory, for the verdict if it is killed."""
+HEARSAY = 0.05
+"""A peer's error within so many seconds of a rank's end follows from it: its message may be read before that end."""
+HEADLINE = 200
+"""Characters of an error's first line that a row shows; all of it is in the traceback."""
 TAIL = 8_000
 """Bytes of a rank's output that are shown, from its end."""
 
@@ -31,8 +39,10 @@ class RanksFailed(ProcessesError):
 class Rank:
     """One rank as its parent sees it."""
 
-    def __init__(self, number: int, process: Any, message: Any, word: Any, output: Path, stack: Path) -> None:
-        self.number, self.process, self.output, self.stack = number, process, output, stack
+    def __init__(self, number: int, process: Any, message: Any, word: Any, place: child.Place, alone: bool) -> None:
+        self.number, self.process, self.alone = number, process, alone
+        self.name = "the process" if alone else f"rank {number}"
+        self.output, self.stack = Path(place.output), Path(place.stack)
         self._message, self._word = message, word
         self._buffer = bytearray()
         self.began = time.monotonic()
@@ -45,6 +55,12 @@ class Rank:
         self.skipped: str | None = None
         self.xfailed: str | None = None
         self.state = ""
+        self.waits: list[str] = []
+        self.threads: list[str] = []
+        self.held: list[int] = []
+        self.debugged = False
+        self.memory = 0
+        self._sampled = self.began
 
     def go(self) -> None:
         """Let the body begin."""
@@ -59,6 +75,31 @@ class Rank:
 
     def has_stack(self) -> bool:
         return self.stack.exists() and self.stack.stat().st_size > 0
+
+    def stack_text(self) -> str:
+        """The stack at the limit, without the frames below the body, which are ours."""
+        if not self.has_stack():
+            return ""
+        lines, ours = [], False
+        for line in self.stack.read_text(errors="replace").rstrip().splitlines():
+            ours = line.startswith("  ") and (ours or OURS in line)
+            lines += [] if ours else [line]
+        return "\n".join(lines)
+
+    def sample(self) -> None:
+        """Note its memory now and then: once it is killed, nobody knows."""
+        now = time.monotonic()
+        if self.ended is None and now - self._sampled >= SAMPLE:
+            self._sampled = now
+            self.memory = _resident(self.process.pid) or self.memory
+
+    def leftovers(self, ended: Ended) -> Iterator[str]:
+        """What remained of a rank that had said how it went."""
+        if ended.rung not in ("join", "none") and self.said:
+            held = f" by {counted(len(self.threads), 'thread')} ({', '.join(self.threads)})" if self.threads else ""
+            yield f"{self.name} itself, kept from ending{held}"
+        elif ended.signal is not None and self.said:
+            yield f"{self.name} ended by {ended.signal} after it was done"
 
     @property
     def said(self) -> bool:
@@ -91,6 +132,8 @@ class Rank:
             except OSError:
                 return False
             if not part:
+                if not self.said and not self.failed_at:  # it is ending; what it does to others was heard of later
+                    self.failed_at = time.monotonic() - HEARSAY
                 return False
             self._buffer += part
             self._take()
@@ -110,6 +153,12 @@ class Rank:
             self.started = True
         elif kind == child.DONE:
             self.done, self.result = True, data
+        elif kind == child.THREADS:
+            self.threads = data.decode().splitlines()
+        elif kind == child.HELD:
+            self.held = [int(inode) for inode in data.split()]
+        elif kind == child.DEBUGGED:
+            self.debugged = True
         elif kind == child.SKIPPED:
             self.started, self.skipped = True, data.decode()
         elif kind == child.XFAILED:
@@ -137,28 +186,40 @@ def look_at(pid: int) -> str:
         return "gone"
 
 
-def verdict(ranks: Sequence[Rank], ended: Sequence[Ended], late: str) -> tuple[str, str, str, str]:
+def _resident(pid: int) -> int:
+    """Bytes of memory that it holds; 0 if that cannot be read."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def verdict(
+    ranks: Sequence[Rank], ended: Sequence[Ended], late: str, left: Sequence[str], where: str
+) -> tuple[str, str, str, str]:
     """Problem, place, advice and evidence of a failed run."""
     fate = {one.pid: one for one in ended if not one.descendant}
     failed = sorted((rank for rank in ranks if rank.failed and not rank.late), key=lambda rank: rank.failed_at)
     stopped = [rank for rank in ranks if rank.late]
     first = failed[0] if failed else stopped[0]
-    problem = f"rank {first.number} of {len(ranks)} {_cause(first, fate.get(first.process.pid), late)}"
-    fix = "read its stack below, or give it more time" if first.late else f"read rank {first.number}'s traceback below"
-    if not first.late and first.failure is None:
-        fix = f"read rank {first.number}'s output below"
+    who = first.name if first.alone else f"{first.name} of {len(ranks)}"
+    problem = f"{who} {_cause(first, fate.get(first.process.pid), late)}"
+    shown = "traceback" if first.failure is not None else "output"
+    fix = "read its stack below, or give it more time" if first.late else f"read the {shown} of {first.name} below"
     rows = [_row(rank, fate.get(rank.process.pid), first, late) for rank in ranks]
+    waits = [f"  {rank.name} waits {line}" for rank in ranks for line in rank.waits]
     sections = [section for rank in [*failed, *stopped] for section in _sections(rank)]
-    left = [f"  descendant {one.pid} was ended too ({one.rung})" for one in ended if one.descendant]
-    return problem, "", fix, "\n".join([*table(rows), *left, *sections])
+    remains = [f"  left behind: {line}" for line in left]
+    return problem, where, fix, "\n".join([*table(rows), *waits, *remains, *sections])
 
 
 def _cause(rank: Rank, ended: Ended | None, late: str) -> str:
     if rank.late:
         return late
     if rank.failure is not None:
-        return f"raised {rank.failure[0]}".splitlines()[0]
+        line = f"raised {rank.failure[0]}".splitlines()[0]
+        return line if len(line) <= HEADLINE else f"{line[: HEADLINE - 3]}..."
     how = (ended and ended.signal) or f"exit code {ended.exit_code if ended else None}"
+    how = "since its helper had ended" if getattr(rank.process, "lost", False) else how
     when = "while sending its result" if rank.sending else "without a result" if rank.started else "before it started"
     return f"ended {when}, {how}"
 
@@ -170,20 +231,27 @@ def _row(rank: Rank, ended: Ended | None, first: Rank, late: str) -> tuple[str, 
     elif rank.said:
         what = "done" if rank.done else "skipped" if rank.skipped is not None else "xfailed"
     else:
-        what = f"stopped because of rank {first.number}"
+        what = f"stopped because of {first.name}"
+    if ended is not None and ended.rung == "kill" and ended.ignored > 0:
+        what += f", ignored SIGTERM for {ended.ignored:.1f} s"
+    elif ended is not None and ended.rung == "none":
+        what += ", cannot be ended"
+    state = rank.state
+    if rank.failed and rank.failure is None and not rank.late and rank.memory:
+        state = f"had {rank.memory / 2**20:.0f} MiB"
     seconds = (rank.ended or time.monotonic()) - rank.began
-    return (f"rank {rank.number}", f"pid {rank.process.pid}", how, f"{seconds:.1f} s", what, rank.state)
+    return (rank.name, f"pid {rank.process.pid}", how, f"{seconds:.1f} s", what, state)
 
 
 def _sections(rank: Rank) -> list[str]:
     parts = []
     if rank.failure is not None:
-        parts += [f"--- rank {rank.number}: traceback", rank.failure[1].rstrip()]
+        parts += [f"--- {rank.name}: traceback", rank.failure[1].rstrip()]
     if rank.late and rank.has_stack():
-        parts += [f"--- rank {rank.number}: stack at the limit", rank.stack.read_text(errors="replace").rstrip()]
+        parts += [f"--- {rank.name}: stack at the limit", rank.stack_text()]
     output = _tail(rank.output)
     if output:
-        parts += [f"--- rank {rank.number}: output", output]
+        parts += [f"--- {rank.name}: output", output]
     return parts
 
 

@@ -1,0 +1,38 @@
+"""What the tests of ranks share: nothing of theirs may outlive them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """No process, file in /dev/shm or folder of a group of ranks outlives a test."""
+    before = _shared_memory()
+    yield
+    assert not [process for process in psutil.process_iter() if _is_ours(process)]
+    deadline = time.monotonic() + 5  # others on this machine have segments too, which come and go
+    while not _shared_memory() <= before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert _shared_memory() <= before
+    assert not list(Path(tempfile.gettempdir()).glob(f"testkit-ranks-{os.getpid()}-*"))
+
+
+def _shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}  # those come and go anywhere
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    """Does it run, and carry the tag of a group that this process started?"""
+    try:
+        tag = process.environ().get("TESTKIT_RUN_TAG", "")
+        return tag.startswith(f"ranks-{os.getpid()}-") and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
