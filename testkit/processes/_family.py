@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 TAG = "TESTKIT_RUN_TAG"
 """Environment variable that marks the processes of one run; its value is the run's own."""
@@ -40,24 +40,59 @@ class Family:
 
     def gather(self) -> None:
         """Look for relatives that were not there before."""
-        import psutil
-
-        for process in [*self._roots, *self._members]:
-            with suppress(psutil.Error):
-                self._add(process.children(recursive=True))
-        for pid in psutil.pids() if self._sessions or self._tags else ():
-            if _session(pid) in self._sessions or (self._tags and _tag(pid) in self._tags):
-                self._add([process] if (process := _process(pid)) is not None else ())
-
-    def _add(self, processes: Iterable[Any]) -> None:
-        for process in processes:
-            if process.pid not in self._spared:
-                self._members.setdefault(process)
+        table = _table()
+        known = {process.pid for process in [*self._roots, *self._members] if runs(process)}
+        below = _below(table, known)
+        for pid, seen in table.items():
+            if pid in self._spared or pid in known:
+                continue
+            if pid in below or seen.session in self._sessions or (self._tags and _tag(pid) in self._tags):
+                process = _process(pid)
+                if process is not None:
+                    self._members.setdefault(process)
 
     def alive(self) -> list[Any]:
         """The relatives that still run; a zombie has ended."""
         self._members = {process: None for process in self._members if runs(process)}
         return list(self._members)
+
+
+class _Seen(NamedTuple):
+    parent: int
+    session: int | None
+    start: float
+
+
+def _table() -> dict[int, _Seen]:
+    """All processes at one look; psutil's own walk reads every one of them again for each parent."""
+    import psutil
+
+    found = {}
+    if _PROC:
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()  # the command before it may hold anything
+                found[int(name)] = _Seen(int(fields[1]), int(fields[3]), int(fields[19]))
+        return found
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found[process.pid] = _Seen(process.ppid(), _session(process.pid), process.create_time())
+    return found
+
+
+def _below(table: dict[int, _Seen], pids: set[int]) -> set[int]:
+    """The descendants of ``pids``; who began before its parent has another's pid for a parent."""
+    children: dict[int, list[int]] = {}
+    for pid, seen in table.items():
+        children.setdefault(seen.parent, []).append(pid)
+    found: set[int] = set()
+    todo = [pid for pid in pids if pid in table]
+    while todo:
+        parent = todo.pop()
+        new = [pid for pid in children.get(parent, ()) if table[pid].start >= table[parent].start and pid not in found]
+        found.update(new)
+        todo += new
+    return found
 
 
 def carriers(tag: str) -> list[Any]:

@@ -218,8 +218,9 @@ class Group:
         kill = self.terms.ladder[2]
         terminate = self.terms.ladder[1] if terminate is None else terminate
         ended = stop(self._processes(), join=join, terminate=terminate, kill=kill)
-        left = stop(carriers(self.tag), join=0, terminate=terminate, kill=kill)
-        return [*ended, *(replace(one, descendant=True) for one in left)]
+        left = carriers(self.tag)
+        more = stop(left, join=0, terminate=terminate, kill=kill) if left else []
+        return [*ended, *(replace(one, descendant=True) for one in more)]
 
     def _judge(self, ended: list[Ended]) -> list[Any]:
         for rank in self.ranks:
@@ -249,7 +250,8 @@ class Group:
             raise getattr(pytest, word).Exception(getattr(some[0], kind), **place)
         if some:
             names = ", ".join(rank.name for rank in some)
-            problem = f"{names} of {len(self.ranks)} called {word} and the others did not"
+            reason = getattr(some[0], kind)
+            problem = f"{names} of {len(self.ranks)} called {word} and the others did not: {reason}"
             raise RanksFailed(problem, self.where, f"let all ranks {word}, or none", "")
 
 

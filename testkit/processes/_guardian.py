@@ -194,7 +194,7 @@ def _start() -> _Link:
     except BaseException as error:
         os.close(writing)
         if isinstance(error, (OSError, ValueError, subprocess.SubprocessError)):
-            raise _refusal(f"the guardian did not start: {error}", source, fix) from error
+            raise _refusal(f"the guardian did not start: {error}", source, fix) from None
         raise
     finally:
         os.close(reading)

@@ -12,6 +12,8 @@ from typing import BinaryIO
 from testkit._text import counted
 from testkit.errors import ProcessesError
 
+__tracebackhide__ = True  # pytest shows the line that called us, not ours
+
 END = 64 * 1024
 """So many bytes at the end are read for the last lines."""
 TAIL = 40
@@ -45,6 +47,10 @@ class Output:
         self._fresh, self._start, self._read = True, 0, 0
         self._half, self._since = b"", 0.0
         self._kept: list[str] | None = None
+        self.shown = False
+        """Has a failure shown its end?"""
+        self.probes: set[str] = set()
+        """Our looks at a server, such as ``GET /health``."""
 
     def opened(self) -> BinaryIO:
         """The file, for a process to append to; raises ``OSError`` if it cannot be made."""
@@ -71,6 +77,18 @@ class Output:
         """Half a line, if it was the last already in ``new_lines`` calls that lie ``QUIET`` seconds apart; else ""."""
         stood = time.monotonic() - self._since >= QUIET
         return self._half.decode("utf-8", "replace") if stood else ""
+
+    def _without_probes(self, lines: list[str]) -> list[str]:
+        """Of what a server says of our own looks, one after the other, the last stays, with their number."""
+        kept: list[str] = []
+        more = 0
+        for line in lines:
+            ours = any(probe in line for probe in self.probes)
+            more = more + 1 if ours else 0
+            if more > 1:
+                kept.pop()
+            kept.append(f"{line}  (and {more - 1} more like it before)" if more > 1 else line)
+        return kept
 
     def tail(self, lines: int) -> list[str]:
         """At most ``lines`` at the end, out of the last 64 KiB; also after ``forget``."""
@@ -99,8 +117,9 @@ class Output:
 
     def failure(self, problem: str, fix: str) -> ServerError:
         """An error of its writer, with the last lines as evidence."""
-        tail = self.tail(TAIL)
+        tail = self._without_probes(self.tail(END))[-TAIL:]
         evidence = [f"  its last {counted(len(tail), 'line')}:", *(f"    {line}" for line in tail)] if tail else []
+        self.shown = True
         if not tail and not self._fresh:
             evidence = ["  it wrote nothing"]
         return ServerError(problem, self.writer, fix, "\n".join(evidence))

@@ -14,6 +14,8 @@ from typing import Any
 from testkit.errors import ProcessesError
 from testkit.processes._family import Family
 
+__tracebackhide__ = True  # pytest shows the line that called us, not ours
+
 HOST = "127.0.0.1"
 REACHED = {HOST, "0.0.0.0", "::", "::ffff:127.0.0.1"}
 """Addresses whose listeners answer at ``HOST``."""

@@ -271,7 +271,7 @@ class _Helper:
                 env={**environment, TAG: self.tag, "OPENBLAS_NUM_THREADS": "1"},
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise self._failed(f"the helper did not start: {error}") from error
+            raise self._failed(f"the helper did not start: {error}") from None
         if done.returncode:
             raise self._failed(f"the helper did not start: exit code {done.returncode}")
 
@@ -307,7 +307,7 @@ class _Helper:
             try:
                 socket.send_fds(self.link, [tag.encode()], fds)
             except OSError as error:
-                raise self._failed(f"the helper took no request: {error}") from error
+                raise self._failed(f"the helper took no request: {error}") from None
             said = self._hear(FORK_LIMIT, "forking a rank", f"within {FORK_LIMIT:g} s")
         except BaseException:
             self.close()  # its answer may come yet, and would be taken for that to another request

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -77,7 +77,7 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
     sys.breakpointhook = partial(_debug, place, fd)
     try:
         body, args, kwargs = payload.load()
-        args, kwargs = _arranged(body, args, kwargs, place)
+        given = arranged(body, args, kwargs, _offered(place, body))
         _send(fd, STARTED, b"")
         if not os.read(hears.fileno(), 1):
             os._exit(1)  # the parent is gone
@@ -85,7 +85,7 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
             # A C thread of its own writes the stack, also while the interpreter lock is held.
             faulthandler.dump_traceback_later(max(0.05, place.timeout - 0.1), file=stack)
             try:
-                result = body(*args, **kwargs)
+                result = body(*given.args, **given.kwargs)
             finally:
                 faulthandler.cancel_dump_traceback_later()
                 _save_coverage()
@@ -136,21 +136,31 @@ def _debug(place: Place, fd: int, *_: Any, **__: Any) -> None:
     debugger.set_trace(sys._getframe(1))
 
 
-def _arranged(
-    body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: Place
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, with what the body asks for by name; ``args`` fill the other parameters in order."""
-    offered: dict[str, Any] = {} if place.alone else {name: getattr(place, name) for name in OFFERED}
-    parameters = inspect.signature(body).parameters.values()
-    if "channel" in offered and any(p.name == "channel" for p in parameters):
-        from testkit.processes._channel import Channel
+def arranged(
+    body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], offered: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The body's arguments, with what it asks for of ``offered``; ``args`` fill the other parameters in order.
 
-        offered["channel"] = Channel(place.channel, place.rank, place.world_size)
+    Raises ``TypeError`` if it cannot be called so.
+    """
+    signature = inspect.signature(body)
+    parameters = signature.parameters.values()
     wanted = {p.name: offered[p.name] for p in parameters if p.name in offered and p.name not in kwargs}
     others = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in wanted]
     if wanted and len(args) <= len(others):
-        return (), {**dict(zip(others, args, strict=False)), **kwargs, **wanted}
-    return args, {**kwargs, **wanted}
+        return signature.bind(**{**dict(zip(others, args, strict=False)), **kwargs, **wanted})
+    return signature.bind(*args, **{**kwargs, **wanted})
+
+
+def _offered(place: Place, body: Callable[..., Any]) -> dict[str, Any]:
+    if place.alone:
+        return {}
+    offered: dict[str, Any] = {name: getattr(place, name) for name in OFFERED}
+    if "channel" in inspect.signature(body).parameters:
+        from testkit.processes._channel import Channel
+
+        offered["channel"] = Channel(place.channel, place.rank, place.world_size)
+    return offered
 
 
 def _pickled(result: object, rank: int) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from testkit.errors import ProcessesError
 from testkit.processes._group import Group, Terms
+from testkit.processes._rank_main import OFFERED, arranged
 
 __tracebackhide__ = True  # pytest shows the line that called us, not ours
 
@@ -41,6 +42,13 @@ def run_ranks(
     """
     if not callable(body):
         raise ProcessesError(f"body is {body!r}, not a function", "argument of run_ranks", "give a function")
+    try:
+        arranged(body, args, kwargs or {}, dict.fromkeys(OFFERED))
+    except TypeError as error:
+        name, fix = getattr(body, "__name__", "body"), f"let it take {', '.join(OFFERED)}, or give args and kwargs"
+        raise ProcessesError(f"{name} cannot be called: {error}", "argument of run_ranks", fix) from None
+    except ValueError:
+        pass  # a function of C whose parameters nobody knows
     terms = checked_terms(world_size, timeout, startup_timeout, start, env, ladder, "argument of run_ranks")
     return Group(terms, body, args, kwargs or {}).run()
 

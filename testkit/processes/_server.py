@@ -104,10 +104,7 @@ class Server:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        run = self._run
-        dead = run.death("inside the block") if run and not run.over and run.has_ended() else None
-        if dead:
-            dead.fix += "; if the test wanted it to end, call stop() in the block"
+        run, dead = self._run, self._death("inside the block")
         try:
             self.stop()
         except Exception as problem:  # a warning may be an error here
@@ -153,6 +150,11 @@ class Server:
         """``http://127.0.0.1:<port>``, without a slash at the end."""
         return f"http://{HOST}:{self.port}"
 
+    @property
+    def told(self) -> bool:
+        """Has a failure shown its last lines?"""
+        return self._output.shown
+
     def log_tail(self, lines: int = TAIL) -> str:
         """The last ``lines`` that it wrote since its last start; also after the block."""
         return "\n".join(self._output.tail(lines))
@@ -183,6 +185,7 @@ class Server:
         """
         _check_timeout(timeout, "argument of Server.wait_for")
         name = str(what if isinstance(what, str) else getattr(what, "__name__", what))
+        self._output.probes |= {f"GET {what}"} if isinstance(what, str) else set()
         deadline, last, cause = time.monotonic() + timeout, "none", None
         while True:
             try:
@@ -240,9 +243,23 @@ class Server:
         return ended
 
     def restart(self) -> None:
-        """End it by the ladder and start it again, on the same port if that can be had; fails as entering does."""
+        """End it by the ladder and start it again, on the same port if that can be had; fails as entering does.
+
+        Raises ``ServerError`` if it had ended by itself; a test that wanted that calls ``stop`` first.
+        """
+        dead = self._death("before its restart")
         self.stop()
+        if dead:
+            raise dead
         self._start()
+
+    def _death(self, when: str) -> ServerError | None:
+        """What to raise if it has ended by itself and nobody has stopped it since."""
+        run = self._run
+        dead = run.death(when) if run and not run.over and run.has_ended() else None
+        if dead:
+            dead.fix += "; if the test wanted it to end, call stop() first"
+        return dead
 
     def _end(self, ladder: Sequence[float]) -> list[Ended]:
         ended = self._run.end(ladder) if self._run else []

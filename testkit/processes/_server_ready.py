@@ -87,6 +87,7 @@ class Readiness:
 
     def _answers(self, path: str, seconds: float) -> bool:
         assert self._run.port is not None
+        self._output.probes.add(f"GET {path}")
         try:
             watch = partial(self._run.check_alive, BEFORE)
             answer = ask(self._run.port, "GET", path, timeout=seconds, watch=watch)

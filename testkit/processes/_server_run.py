@@ -99,7 +99,7 @@ def launch(program: Program, output: Output, port: int | None, fixed: bool) -> R
         if not isinstance(error, OSError):
             raise
         problem = f"the server could not be started: {error}"
-        raise ServerError(problem, output.writer, "correct the program, cwd or log") from error
+        raise ServerError(problem, output.writer, "correct the program, cwd or log") from None
     finally:
         if holder:
             holder.close()  # ours would go on accepting when the server is gone

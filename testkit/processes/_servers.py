@@ -26,19 +26,22 @@ class Servers:
         return server
 
     def tails(self) -> str:
-        """The last lines of each server under its name, for a report; empty if none wrote anything."""
-        parts = [(server.name, server.log_tail()) for server in self._started]
+        """The last lines of each server under its name that no failure has shown, for a report."""
+        parts = [(server.name, server.log_tail()) for server in self._started if not server.told]
         return "".join(f"--- last lines of {name}\n{tail}\n" for name, tail in parts if tail)
 
-    def close(self) -> None:
-        """End all, the last first, every one though others fail.
+    def close(self, *, failed: bool = False) -> None:
+        """End all, the last first, every one though others fail. ``failed``: the test has failed, and a server of
+        which a failure has told already is not told of again.
 
         Raises the first problem, a server that had ended by itself included; the others are in its evidence.
         """
         problems = []
         while self._started:
-            problem = _closed(self._started.pop())
-            if problem is not None:
+            server = self._started.pop()
+            told = failed and server.told
+            problem = _closed(server)
+            if problem is not None and not (told and isinstance(problem, ServerError)):
                 problems.append(problem)
         for problem in problems:
             if len(problems) == 1 or not isinstance(problem, Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, ClassVar
 
@@ -29,7 +30,10 @@ class Travelling:
         by_value: Iterable[ModuleType] = (),
     ) -> None:
         self.body, self.args, self.kwargs = body, tuple(args), dict(kwargs or {})
-        own = sys.modules.get(getattr(body, "__module__", None) or "")
+        inner = body
+        while isinstance(inner, partial):
+            inner = inner.func
+        own = sys.modules.get(getattr(inner, "__module__", None) or "")
         self._modules = [module for module in {own, *by_value} if module is not None and module.__name__ != "__main__"]
 
     def try_out(self, where: str, *, named: str = "argument") -> None:
@@ -40,14 +44,22 @@ class Travelling:
             error = self._refusal(value)
             if error is not None:
                 problem = f"{name}, a {type(value).__qualname__}, cannot be sent: {type(error).__name__}: {error}"
-                raise ProcessesError(problem, where, "build it inside the body") from error
+                fix = "build it inside the body"
+                if "fork context" in str(error):
+                    fix = 'make it with multiprocessing.get_context("spawn"), or use channel'
+                raise ProcessesError(problem, where, fix) from None
 
     def _refusal(self, value: object) -> Exception | None:
+        from multiprocessing.context import get_spawning_popen, set_spawning_popen
+
+        before = get_spawning_popen()
+        set_spawning_popen(_Pretended())  # type: ignore[arg-type]  # multiprocessing asks it for no more
         try:
             self._dumps(value)
         except Exception as error:  # noqa: BLE001 - a foreign __reduce__ may raise anything
-            # multiprocessing's own objects travel only while a process is being started
-            return None if isinstance(error, RuntimeError) and "inheritance" in str(error) else error
+            return error
+        finally:
+            set_spawning_popen(before)
         return None
 
     def data(self) -> bytes:
@@ -76,6 +88,16 @@ class Travelling:
             buffer = io.BytesIO()
             Pickler(buffer).dump(value)
             return buffer.getvalue()
+
+
+class _Pretended:
+    """A process that is being spawned, as far as multiprocessing's objects ask: then they let themselves be pickled."""
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return fd
+
+    def DupFd(self, fd: int) -> int:  # multiprocessing's name
+        return fd
 
 
 @contextmanager

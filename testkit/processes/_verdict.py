@@ -19,8 +19,8 @@ SAMPLE = 0.5
 """Seconds between two looks at a rank's memory, for the verdict if it is killed."""
 HEARSAY = 0.05
 """A peer's error within so many seconds of a rank's end follows from it: its message may be read before that end."""
-HEADLINE = 200
-"""Characters of an error's first line that a row shows; all of it is in the traceback."""
+HEADLINE, CELL = 200, 60
+"""Characters of an error's first line that the headline and a row show; all of it is in the traceback."""
 TAIL = 8_000
 """Bytes of a rank's output that are shown, from its end."""
 
@@ -51,7 +51,7 @@ class Rank:
         self.result: bytes = b""
         self.done = False
         self.failure: tuple[str, str] | None = None
-        self.failed_at = 0.0
+        self.failed_at = self.said_at = 0.0
         self.skipped: str | None = None
         self.xfailed: str | None = None
         self.state = ""
@@ -82,6 +82,8 @@ class Rank:
             return ""
         lines, ours = [], False
         for line in self.stack.read_text(errors="replace").rstrip().splitlines():
+            if line.startswith("Timeout ("):  # faulthandler's own headline
+                continue
             ours = line.startswith("  ") and (ours or OURS in line)
             lines += [] if ours else [line]
         return "\n".join(lines)
@@ -149,6 +151,8 @@ class Rank:
             self._hear(kind, data)
 
     def _hear(self, kind: bytes, data: bytes) -> None:
+        if kind in (child.DONE, child.FAILED, child.SKIPPED, child.XFAILED):
+            self.said_at = time.monotonic()
         if kind == child.STARTED:
             self.started = True
         elif kind == child.DONE:
@@ -201,10 +205,16 @@ def verdict(
     failed = sorted((rank for rank in ranks if rank.failed and not rank.late), key=lambda rank: rank.failed_at)
     stopped = [rank for rank in ranks if rank.late]
     first = failed[0] if failed else stopped[0]
-    who = first.name if first.alone else f"{first.name} of {len(ranks)}"
+    who = first.name
+    if first.late and len(stopped) > 1:
+        who = f"ranks {', '.join(str(rank.number) for rank in stopped)}"
+    who = who if first.alone else f"{who} of {len(ranks)}"
     problem = f"{who} {_cause(first, fate.get(first.process.pid), late)}"
-    shown = "traceback" if first.failure is not None else "output"
-    fix = "read its stack below, or give it more time" if first.late else f"read the {shown} of {first.name} below"
+    fix = f"read the {'traceback' if first.failure is not None else 'output'} of {first.name} above"
+    if first.late:
+        fix = f"read the {'stacks' if len(stopped) > 1 else 'stack'} above, or give more time"
+    elif first.failure is None and not _tail(first.output):
+        fix = "look for what ended it: it wrote nothing, and its body did not return"
     rows = [_row(rank, fate.get(rank.process.pid), first, late) for rank in ranks]
     waits = [f"  {rank.name} waits {line}" for rank in ranks for line in rank.waits]
     sections = [section for rank in [*failed, *stopped] for section in _sections(rank)]
@@ -226,8 +236,11 @@ def _cause(rank: Rank, ended: Ended | None, late: str) -> str:
 
 def _row(rank: Rank, ended: Ended | None, first: Rank, late: str) -> tuple[str, ...]:
     how = "?" if ended is None else ended.signal or f"exit {ended.exit_code}"
+    if ended is not None and rank.said and ended.rung == "terminate":
+        how = "ended by us"
     if rank.late or rank.failed:
         what = _cause(rank, ended, late)
+        what = what if len(what) <= CELL else f"{what[: CELL - 3]}..."
     elif rank.said:
         what = "done" if rank.done else "skipped" if rank.skipped is not None else "xfailed"
     else:
@@ -239,7 +252,7 @@ def _row(rank: Rank, ended: Ended | None, first: Rank, late: str) -> tuple[str, 
     state = rank.state
     if rank.failed and rank.failure is None and not rank.late and rank.memory:
         state = f"had {rank.memory / 2**20:.0f} MiB"
-    seconds = (rank.ended or time.monotonic()) - rank.began
+    seconds = (rank.said_at or rank.ended or time.monotonic()) - rank.began
     return (rank.name, f"pid {rank.process.pid}", how, f"{seconds:.1f} s", what, state)
 
 

@@ -28,7 +28,7 @@ RANKS_HELP = (
     "ranks(world_size, *, timeout=60.0, startup_timeout=120.0, start='spawn', env=None, ladder=(5.0, 5.0, 5.0)): "
     "run the test in that many processes at once; it gets rank, world_size, rendezvous and channel if it names them."
 )
-FRESH_HELP = "fresh_process(timeout=60.0): run the test in a fresh process."
+FRESH_HELP = "fresh_process(timeout=60.0, env=None): run the test in a fresh, spawned process."
 DEFAULTS: dict[str, Any] = {"startup_timeout": 120.0, "env": None, "ladder": (5.0, 5.0, 5.0)}
 PER_TEST = "testkit.processes.per_test"
 GIVEN_LATER = "given by the rank"
@@ -178,20 +178,24 @@ def _refuse(problem: str, where: str, fix: str) -> None:
 def _terms(item: pytest.Item, mark: pytest.Mark, settings: Mapping[str, Any]) -> Terms:
     where = f"from marker {mark.name}"
     if not isinstance(item, pytest.Function) or hasattr(item, "_testcase") or inspect.iscoroutinefunction(item.obj):
-        _refuse(f"marker {mark.name} is on a {type(item).__name__}", where, "mark a plain test function or method")
+        what = "an async function" if isinstance(item, pytest.Function) else f"a {type(item).__name__}"
+        what = "a method of a TestCase" if hasattr(item, "_testcase") else what
+        _refuse(f"marker {mark.name} is on {what}", where, "mark a plain test function or method")
     try:
-        allowed = {"timeout"} if mark.name == FRESH else {"timeout", "start", *DEFAULTS}
+        allowed = {"timeout", "env"} if mark.name == FRESH else {"timeout", "start", *DEFAULTS}
         if strange := sorted(set(mark.kwargs) - allowed - {"world_size"}):
-            raise ProcessesError(f"{strange[0]} is not known", where, f"give {', '.join(sorted(allowed))}")
+            fix = f"known are {', '.join(sorted(allowed))}"
+            raise ProcessesError(f"{strange[0]} is not known", where, fix)
         chosen = {**settings, **mark.kwargs}
         if mark.name == FRESH:
             if mark.args or "world_size" in mark.kwargs:
-                raise ProcessesError(f"{mark.args or mark.kwargs} was given", where, "give timeout=..., or nothing")
-            return replace(checked_terms(1, where=where, **chosen), alone=True)
+                raise ProcessesError(f"{mark.args or mark.kwargs} was given", where, "give timeout, env or nothing")
+            # Never from the helper: what the test is for may be the very import that the helper has done.
+            return replace(checked_terms(1, where=where, **{**chosen, "start": "spawn"}), alone=True)
         size = _world_size(item, mark, chosen.pop("world_size", None), where)
         terms = checked_terms(size, where=where, **chosen)
     except ProcessesError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     return replace(terms, rank_env=_gpus(item, terms.world_size))
 
 
@@ -226,12 +230,28 @@ def _conftests(config: pytest.Config) -> list[ModuleType]:
     return [p for p in plugins if isinstance(p, ModuleType) and (p.__file__ or "").endswith("conftest.py")]
 
 
+class _Outcome:
+    """Registered while a test has servers: did its call fail?"""
+
+    def __init__(self, node: pytest.Item) -> None:
+        self._node, self.failed = node, False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed |= report.failed and report.nodeid == self._node.nodeid
+
+
 @pytest.fixture
-def server() -> Iterator[Servers]:
-    """Start servers for this test: ``server(argv, ready="/health")``; each is ready when returned, and ends with it."""
-    servers = Servers()
+def server(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """Start servers for this test: ``server(program, ready="/health")``, a command line or a function of yours.
+
+    Each is ready when returned, and ends with the test. Takes what ``testkit.processes.Server`` takes.
+    """
+    servers, outcome = Servers(), _Outcome(request.node)
+    manager = request.config.pluginmanager
+    manager.register(outcome)
     try:
         yield servers
     finally:
+        manager.unregister(outcome)
         sys.stdout.write(servers.tails())  # pytest shows it if the test failed
-        servers.close()
+        servers.close(failed=outcome.failed)

@@ -11,22 +11,26 @@ from pathlib import Path
 import psutil
 import pytest
 
+from testkit.processes import _leaks
+
 
 @pytest.fixture
 def nothing_is_left() -> Iterator[None]:
     """No process, file in /dev/shm or folder of a group of ranks outlives a test."""
-    before = _shared_memory()
+    before = _leaks.snapshot()
     yield
     assert not [process for process in psutil.process_iter() if _is_ours(process)]
-    deadline = time.monotonic() + 5  # others on this machine have segments too, which come and go
-    while not _shared_memory() <= before and time.monotonic() < deadline:
+    deadline = time.monotonic() + 5
+    while (left := _left_in_memory(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert _shared_memory() <= before
+    assert not left
     assert not list(Path(tempfile.gettempdir()).glob(f"testkit-ranks-{os.getpid()}-*"))
 
 
-def _shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}  # those come and go anywhere
+def _left_in_memory(before: set[str]) -> set[str]:
+    """New in /dev/shm and held by nobody: other tests on this machine have segments too, which come and go."""
+    held = _leaks._held()
+    return {name for name, inode in _leaks._there().items() if name not in before and inode not in held}
 
 
 def _is_ours(process: psutil.Process) -> bool:

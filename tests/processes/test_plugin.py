@@ -230,8 +230,8 @@ def test_what_cannot_be_a_ranks_test_is_refused(run: Run) -> None:
     text = result.stdout.str()
     assert "processes: the test is marked ranks and fresh_process (markers)" in text
     assert "processes: rank is parametrized, and each rank has its own (from marker ranks)" in text
-    assert "processes: marker ranks is on a Function (from marker ranks)" in text
-    assert "processes: marker ranks is on a TestCaseFunction (from marker ranks)" in text
+    assert "processes: marker ranks is on an async function (from marker ranks)" in text
+    assert "processes: marker ranks is on a method of a TestCase (from marker ranks)" in text
 
 
 def test_a_fixture_that_cannot_travel_is_named_before_any_rank_starts(run: Run) -> None:

@@ -108,6 +108,7 @@ Fork = Callable[..., One]
 
 @pytest.fixture(autouse=True)
 def _no_helper_is_left() -> Iterator[None]:
+    _preload.close()  # of other tests in this process
     yield
     _preload.close()
     assert not [process for process in psutil.process_iter() if runs(process) and _is_ours(process)]

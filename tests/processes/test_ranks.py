@@ -191,7 +191,7 @@ def test_ranks_that_never_start_are_late_by_the_start_limit() -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return time.sleep, (60,)
 
-    with pytest.raises(RanksFailed, match=r"^processes: rank 0 of 2 did not start in 1\.0 s"):
+    with pytest.raises(RanksFailed, match=r"^processes: ranks 0, 1 of 2 did not start in 1\.0 s"):
         run_ranks(lambda slow: None, 2, args=(Slow(),), startup_timeout=1.0, ladder=RUNGS)
 
 
@@ -237,8 +237,17 @@ def test_an_interrupted_parent_leaves_no_rank(monkeypatch: pytest.MonkeyPatch) -
         ({"start": "fork"}, "start is 'fork'"),
         ({"env": 3}, "env is 3"),
         ({"ladder": (1, 2)}, r"ladder is \(1, 2\)"),
-        ({"args": (threading.Lock(),)}, "argument 0, a lock, cannot be sent: TypeError"),
-        ({"kwargs": {"box": queue.Queue()}}, "argument 'box', a Queue, cannot be sent: TypeError"),
+        ({"body": print, "args": (threading.Lock(),)}, "argument 0, a lock, cannot be sent: TypeError"),
+        ({"args": (1, 2)}, "raises cannot be called: "),
+        ({"body": lambda r: r}, "<lambda> cannot be called: missing a required argument: 'r'"),
+        (
+            {"body": print, "args": (multiprocessing.get_context("fork").Queue(),)},
+            "argument 0, a Queue, cannot be sent: RuntimeError: .* fork context",
+        ),
+        (
+            {"body": lambda box: box, "kwargs": {"box": queue.Queue()}},
+            "argument 'box', a Queue, cannot be sent: TypeError",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_before_any_rank_starts(

@@ -410,3 +410,13 @@ def test_after_the_block_the_server_is_not_running() -> None:
     with pytest.raises(ServerError, match="the server is not running"):
         server.get("/health")
     assert server.stop() == []
+
+
+def test_what_a_server_says_of_our_own_looks_is_counted_not_shown() -> None:
+    with (
+        pytest.raises(ServerError, match=r"was not 503 in") as failure,
+        Server(python(SERVE, "port", "{port}"), ready="/health") as server,
+    ):
+        server.wait_for("/health", 503, timeout=1.0)
+    assert "more like it before)" in str(failure.value)
+    assert str(failure.value).count("GET /health") <= 3

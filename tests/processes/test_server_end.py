@@ -150,9 +150,17 @@ def test_a_test_that_wanted_the_server_to_end_says_so_with_stop() -> None:
         assert [(ended.signal, ended.rung) for ended in server.stop()] == [("SIGTERM", "join")]
     with running() as server:
         kill(server)
+        server.stop()
         server.restart()
         assert psutil.pid_exists(server.pid)
     assert [ended.signal for ended in server.ended] == ["SIGKILL", "SIGTERM"]
+
+
+def test_a_restart_does_not_pass_over_a_death() -> None:
+    with running() as server:
+        kill(server)
+        with pytest.raises(ServerError, match="the server ended by itself before its restart: SIGKILL"):
+            server.restart()
 
 
 def test_a_death_is_told_again_at_the_end_though_a_request_has_told_it() -> None:

@@ -237,6 +237,7 @@ def test_a_log_is_found_from_any_folder_and_may_be_removed(tmp_path: Path, monke
         (tmp_path / "server.log").unlink()
         with pytest.raises(ServerError, match=r"(?s)SIGSEGV.*it wrote nothing"):
             server.get("/crash")
+        server.stop()
         server.restart()
         assert "serving on port" in (tmp_path / "server.log").read_text()
 
