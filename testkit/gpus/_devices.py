@@ -140,7 +140,7 @@ def _uuid(word: str, kind: str, cards: Sequence[str] | None) -> tuple[str, str]:
 
 
 def _index(word: str, cards: Sequence[str] | None) -> tuple[str, str]:
-    digits = re.match(r"\s*\+?(\d+)", word)
+    digits = re.match(r"\s*\+?([0-9]{1,9})(?![0-9])", word)
     if digits is None or (cards is not None and int(digits[1]) >= len(cards)):
         return word, ""
     index = str(int(digits[1]))

@@ -25,6 +25,7 @@ from typing import Any
 from testkit import _locks
 from testkit._loaded import loaded
 from testkit._text import counted
+from testkit.errors import ProcessesError
 from testkit.processes import _guardian, _leaks, _preload, _session
 from testkit.processes import _rank_main as child
 from testkit.processes._board import Board
@@ -73,6 +74,7 @@ class Group:
     ranks: list[Rank] = field(default_factory=list)
     late: str = ""
     unread: list[str] = field(default_factory=list)
+    cleared: bool = False
 
     def run(self) -> list[Any]:
         """What the body returned in each rank; raises ``RanksFailed``."""
@@ -83,42 +85,48 @@ class Group:
         self.before = _leaks.snapshot()
         with ExitStack() as stack:
             self.folder = Path(tempfile.mkdtemp(prefix=f"testkit-ranks-{os.getpid()}-"))
-            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.payload.folder = self.folder
             self.selector = stack.enter_context(selectors.DefaultSelector())
             self.board = Board(self.selector, self.folder, self.terms.world_size) if Board.SUPPORTED else None
             if self.board is not None:
                 stack.callback(self.board.close)
             self.tracker = _leaks.Tracker(self.folder / "tracker")
-            stack.callback(self._forget)
+            stack.callback(self._close)
             return self._judge(self._end(join=self._live()))
 
     def _live(self) -> float:
-        """From the start until each rank has settled, or one failed; the seconds that they have to end by themselves.
+        """From the start until all have settled, or one failed; the seconds that they have to end by themselves."""
+        _guardian.guard_folder(str(self.folder))
+        _guardian.guard_tag(self.tag)  # if this process is killed, its ranks end too
+        self._start()
+        self._until(lambda: all(rank.started for rank in self.ranks), self.terms.startup_timeout, "start")
+        if not self._failed():
+            for rank in self.ranks:
+                rank.go()
+            self._until(lambda: all(rank.settled for rank in self.ranks), self.terms.timeout, "finish")
+        if self._failed():
+            self._until(lambda: all(rank.settled for rank in self.ranks), GRACE, "")
+        return min(LAST_WORDS, self.terms.ladder[0]) if self._failed() else max(LAST_WORDS, self.terms.ladder[0])
 
-        If this is interrupted, all of them end at once.
-        """
-        try:
-            _guardian.guard_folder(str(self.folder))
-            _guardian.guard_tag(self.tag)  # if this process is killed, its ranks end too
-            self._start()
-            self._until(lambda: all(rank.started for rank in self.ranks), self.terms.startup_timeout, "start")
-            if not self._failed():
-                for rank in self.ranks:
-                    rank.go()
-                self._until(lambda: all(rank.settled for rank in self.ranks), self.terms.timeout, "finish")
-            if self._failed():
-                self._until(lambda: all(rank.settled for rank in self.ranks), GRACE, "")
-        except BaseException:
+    def _close(self) -> None:
+        """Leave nothing, however we got here. If this is interrupted, the guardian does it when we end."""
+        if not self.cleared:
             self._end(join=0, terminate=0)
-            self.tracker.remove()
-            raise
-        return min(LAST_WORDS, self.terms.ladder[0]) if self._failed() else self.terms.ladder[0]
-
-    def _forget(self) -> None:
-        _guardian.forget_tag(self.tag)
-        _guardian.forget_folder(str(self.folder))
+            self._removed()
         for rank in self.ranks:
             rank.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        _guardian.forget_tag(self.tag)
+        _guardian.forget_folder(str(self.folder))
+
+    def _removed(self) -> list[str]:
+        """What was left in shared memory, removed by now."""
+        try:
+            left = self.tracker.remove()
+        except FileNotFoundError:
+            left = [f"nobody knows what in shared memory: {self.folder} was removed meanwhile"]
+        self.cleared = True
+        return left
 
     def _processes(self) -> list[Any]:
         return [rank.process for rank in self.ranks if rank.process.pid is not None]
@@ -173,7 +181,11 @@ class Group:
             return _preload.fork_rank(_session.current.preload, place, self.payload, *pipes, environment, limit=limit)
         process = context.Process(target=child.main, args=(place, self.payload, says, hears), daemon=False)
         with _environment, _spawning(self.tag):
-            process.start()
+            try:
+                process.start()
+            except OSError as error:
+                problem, fix = f"rank {place.rank} could not be started: {error}", "look at ulimit -a and at the folder"
+                raise ProcessesError(problem, self.where, fix) from None
         return process
 
     # How it goes
@@ -193,6 +205,8 @@ class Group:
                     self.selector.unregister(key.fileobj)
             for rank in self.ranks:
                 rank.sample()
+                if rank.ended is None and rank.process.exitcode is not None:
+                    rank.look()  # a process that it forked may hold its sentinel open
 
     def _late(self, what: str, seconds: float) -> None:
         self.late = f"did not {what} in {seconds:.1f} s"
@@ -226,20 +240,34 @@ class Group:
         for rank in self.ranks:
             rank.read()
         # Rebuilt first: what a result holds of shared memory is held by us then, and so is not left behind.
-        results = [] if self._failed() else [pickle.loads(rank.result) for rank in self.ranks if rank.done]
+        results, broken = self._results()
         held = {inode for rank in self.ranks for inode in rank.held}
         left = [
             *(f"process {one.pid} ({one.command}), ended by {one.signal}" for one in ended if one.descendant),
             *(line for rank, one in zip(self.ranks, ended, strict=False) for line in rank.leftovers(one) if results),
-            *self.tracker.remove(),
+            *self._removed(),
             *_leaks.strangers(self.before, [one.pid for one in ended], held),
         ]
         if self._failed():
             raise RanksFailed(*verdict(self.ranks, ended, self.late, [*self.unread, *left], self.where))
+        if broken:
+            raise RanksFailed(broken, self.where, "return plain values", "")
         self._agree("skipped", "skip")
         self._agree("xfailed", "xfail")
         _session.tell(left, self.where)
         return results
+
+    def _results(self) -> tuple[list[Any], str]:
+        """What the ranks returned, and which of it cannot be rebuilt here."""
+        results: list[Any] = []
+        done = [rank for rank in self.ranks if rank.done and not self._failed()]
+        try:
+            for rank in done:
+                results.append(pickle.loads(rank.result))
+        except Exception as error:  # noqa: BLE001 - a foreign class may raise anything
+            name = done[len(results)].name
+            return [], f"{name} returned what cannot be rebuilt here: {type(error).__name__}: {error}"
+        return results, ""
 
     def _agree(self, kind: str, word: str) -> None:
         """If all ranks called skip (or xfail), so does the test; if only some did, it fails and names them."""

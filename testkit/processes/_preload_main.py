@@ -233,6 +233,10 @@ class _Helper:
             os.close(fd)
         for finalizer in list(vars(weakref.finalize)["_registry"]):
             finalizer.atexit = False  # what the imports made is the helper's to clean up; the next rank needs it too
+        atexit._clear()
+        atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]  # for those of the rank
+        if logging := loaded("logging"):
+            atexit.register(logging.shutdown)
         _given[:] = given
         return _Start(data, self.lifeline[0], self.openblas)
 

@@ -18,13 +18,17 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from testkit.processes import _leaks
 
 STARTED, DONE, FAILED, SKIPPED, XFAILED, THREADS, HELD, DEBUGGED = b"s", b"d", b"f", b"k", b"x", b"t", b"m", b"b"
 HEADER = struct.Struct("!cQ")
 
+LONGEST = 1e6
+"""Seconds; faulthandler's clock takes no time limit far above."""
+MOST = 100_000
+"""Characters of a traceback that travel, from its end."""
 OFFERED = ("rank", "world_size", "rendezvous", "channel")
 """What a body gets by name."""
 
@@ -50,15 +54,19 @@ class Place:
 
 
 class Payload:
-    """The body and its arguments, pickled by value while the process is being spawned (so that pipes may travel)."""
+    """A file with the body, its arguments and the warning filters, pickled by value.
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    In a file, since a spawned child gets its pickle through a pipe, and whoever writes there waits for it for ever.
+    """
 
-    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[Any]]:
         import pickle
 
-        loaded: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = pickle.loads(self._data)
+        with open(self._path, "rb") as file:
+            loaded: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[Any]] = pickle.load(file)
         return loaded
 
 
@@ -69,27 +77,20 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
     output = os.open(place.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
+    sys.stdout, sys.stderr = (_stream(fd) for fd in (1, 2))
     faulthandler.enable()
     os.environ |= place.env
     _leaks.redirect(place.tracker)
     fd = says.fileno()
     sys.breakpointhook = partial(_debug, place, fd)
     try:
-        body, args, kwargs = payload.load()
+        body, args, kwargs, filters = payload.load()
         given = arranged(body, args, kwargs, _offered(place, body))
+        _filter_warnings(filters)
         _send(fd, STARTED, b"")
         if not os.read(hears.fileno(), 1):
             os._exit(1)  # the parent is gone
-        with open(place.stack, "w") as stack:
-            # A C thread of its own writes the stack, also while the interpreter lock is held.
-            faulthandler.dump_traceback_later(max(0.05, place.timeout - 0.1), file=stack)
-            try:
-                result = body(*given.args, **given.kwargs)
-            finally:
-                faulthandler.cancel_dump_traceback_later()
-                _save_coverage()
-        data = _pickled(result, place.rank)
+        data = _pickled(_run(place, given, body), place.rank)
         _send(fd, THREADS, "\n".join(_threads()).encode(errors="replace"))
         _send(fd, HELD, " ".join(map(str, _leaks.held_here())).encode())
         _send(fd, DONE, data)
@@ -101,9 +102,58 @@ def main(place: Place, payload: Payload, says: Any, hears: Any) -> None:
             raise
         _send(fd, *_failure(error))
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        _flush()
+
+
+def _stream(fd: int) -> Any:
+    return os.fdopen(fd, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _run(place: Place, given: inspect.BoundArguments, body: Callable[..., Any]) -> Any:
+    """What the body returns. A process that it forked is not the rank, though it comes here: it ends."""
+    rank = os.getpid()
+    with open(place.stack, "w") as stack:
+        if place.timeout < LONGEST:  # a C thread of its own writes the stack, also while the interpreter lock is held
+            faulthandler.dump_traceback_later(max(0.05, place.timeout - 0.1), file=stack)
+        try:
+            result = body(*given.args, **given.kwargs)
+        except BaseException as error:
+            if os.getpid() != rank:
+                _leave_fork(error)
+            raise
+        finally:
+            if os.getpid() == rank:
+                faulthandler.cancel_dump_traceback_later()
+                _save_coverage()
+        if os.getpid() != rank:
+            _leave_fork(None)
+    return result
+
+
+def _leave_fork(error: BaseException | None) -> NoReturn:
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    _flush()
+    os._exit(code)
+
+
+def _filter_warnings(filters: Sequence[Any]) -> None:
+    """Make them the filters of this process, in their order."""
+    import warnings
+
+    warnings.resetwarnings()
+    for action, message, category, module, line in reversed(filters):
+        texts = [getattr(pattern, "pattern", pattern) or "" for pattern in (message, module)]
+        warnings.filterwarnings(action, texts[0], category, texts[1], line)
 
 
 def _save_coverage() -> None:
@@ -180,17 +230,25 @@ def _failure(error: BaseException) -> tuple[bytes, bytes]:
     """The kind of message and its text: a headline, a null byte, the traceback."""
     names = {cls.__qualname__ for cls in type(error).__mro__}
     of_pytest = "OutcomeException" in names
-    if (of_pytest and "Skipped" in names) or "SkipTest" in names:
+    if (of_pytest and "Skipped" in names) or any(cls.__module__ == "unittest.case" for cls in _skips(error)):
         return SKIPPED, _text(error).encode(errors="replace")
     if of_pytest and "XFailed" in names:
         return XFAILED, _text(error).encode(errors="replace")
     headline = f"{type(error).__qualname__}: {_text(error)}".rstrip(": ")
-    inside = error.__traceback__ and error.__traceback__.tb_next  # the first frame is the call above
+    inside = error.__traceback__
+    while inside is not None and inside.tb_frame.f_code.co_filename == __file__:  # ours say nothing
+        inside = inside.tb_next
     try:
         trace = "".join(traceback.format_exception(type(error), error, inside))
     except Exception as broken:  # noqa: BLE001 - a foreign __str__ may raise anything
         trace = "".join(traceback.format_tb(inside)) + f"(the error cannot be shown: {type(broken).__name__})"
+    trace = trace if len(trace) <= MOST else f"({len(trace) - MOST:,} characters left out)\n{trace[-MOST:]}"
+    headline = headline.replace("\0", "\\0")[:MOST]
     return FAILED, f"{headline}\0{trace}".encode(errors="replace")
+
+
+def _skips(error: BaseException) -> list[type]:
+    return [cls for cls in type(error).__mro__ if cls.__name__ == "SkipTest"]
 
 
 def _text(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -42,6 +44,9 @@ def run_ranks(
     """
     if not callable(body):
         raise ProcessesError(f"body is {body!r}, not a function", "argument of run_ranks", "give a function")
+    if inspect.iscoroutinefunction(body) or inspect.isgeneratorfunction(body):
+        what = f"calling {getattr(body, '__name__', 'body')} only makes a coroutine or a generator"
+        raise ProcessesError(what, "argument of run_ranks", "call asyncio.run in it")
     try:
         arranged(body, args, kwargs or {}, dict.fromkeys(OFFERED))
     except TypeError as error:
@@ -66,7 +71,7 @@ def checked_terms(
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise ProcessesError(f"world_size is {world_size!r}, not a whole number from 1 up", where, "give 1 or more")
     for name, seconds in (("timeout", timeout), ("startup_timeout", startup_timeout)):
-        if not _is_number(seconds) or not seconds > 0:  # type: ignore[operator]  # a number by now
+        if not _is_number(seconds) or not 0 < seconds < math.inf:  # type: ignore[operator]  # a number by now
             raise ProcessesError(f"{name} is {seconds!r}", where, "give seconds above 0")
     if start not in STARTS:
         raise ProcessesError(f"start is {start!r}", where, f"give one of {', '.join(STARTS)}")
@@ -76,6 +81,9 @@ def checked_terms(
     if len(rungs) != 3 or not all(_is_number(seconds) and seconds >= 0 for seconds in rungs):
         raise ProcessesError(f"ladder is {ladder!r}", where, "give seconds for join, terminate and kill, 0 or more")
     words = {str(name): str(value) for name, value in (env or {}).items()}
+    for name, value in words.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ProcessesError(f"env has the variable {name!r}", where, "give names without = and null bytes")
     return Terms(world_size, timeout, startup_timeout, start, words, rungs)  # type: ignore[arg-type]  # checked above
 
 

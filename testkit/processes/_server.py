@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import math
 import os
 import re
 import time
@@ -25,6 +26,9 @@ __tracebackhide__ = True  # pytest shows the line that called us, not ours
 PORT_TAKEN = re.compile(r"address (is )?already in use|EADDRINUSE", re.IGNORECASE)
 
 Ready = str | re.Pattern[str] | Callable[["Server"], Any]
+
+LAST_LOOK = 0.02
+"""Seconds that a server which crashed just now has to be seen dead before we end it."""
 
 
 class Server:
@@ -104,7 +108,10 @@ class Server:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        run, dead = self._run, self._death("inside the block")
+        run = self._run
+        if run and not run.over:
+            run.wait(LAST_LOOK)
+        dead = self._death("inside the block")
         try:
             self.stop()
         except Exception as problem:  # a warning may be an error here
@@ -290,5 +297,5 @@ class Server:
 
 
 def _check_timeout(timeout: float, where: str) -> None:
-    if not timeout > 0:
+    if not 0 < timeout < math.inf:
         raise ProcessesError(f"timeout is {timeout!r}", where, "give seconds, more than 0")

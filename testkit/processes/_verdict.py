@@ -100,8 +100,9 @@ class Rank:
         if ended.rung not in ("join", "none") and self.said:
             held = f" by {counted(len(self.threads), 'thread')} ({', '.join(self.threads)})" if self.threads else ""
             yield f"{self.name} itself, kept from ending{held}"
-        elif ended.signal is not None and self.said:
-            yield f"{self.name} ended by {ended.signal} after it was done"
+        elif self.said and ended.exit_code:
+            how = f"by {ended.signal}" if ended.signal else f"with exit code {ended.exit_code}"
+            yield f"{self.name} ended {how} after it was done"
 
     @property
     def said(self) -> bool:

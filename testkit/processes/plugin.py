@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from testkit.processes._group import Group, Terms
 from testkit.processes._rank_main import OFFERED
 from testkit.processes._ranks import STARTS, checked_terms
 from testkit.processes._servers import Servers
+from testkit.processes._travel import importable
 
 RANKS, FRESH = "ranks", "fresh_process"
 RANKS_HELP = (
@@ -68,7 +70,7 @@ def _seconds(raw: str, source: str) -> float:
         seconds = float(raw)
     except ValueError:
         seconds = math.nan
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise ProcessesError(f"timeout is {raw!r}", source, "give seconds above 0")
     return seconds
 
@@ -109,8 +111,7 @@ class PerTest:
         self._terms: dict[pytest.Item, Terms] = {}
         self._ran: set[pytest.Item] = set()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:  # after skip marks, before fixtures
         mark = _mark(item)
         if mark is None:
             return
@@ -118,8 +119,7 @@ class PerTest:
         self._ran.discard(item)
         if not terms.alone:  # pytest sets up no fixture for what is there already
             funcargs: dict[str, Any] = item.funcargs  # type: ignore[attr-defined]  # a Function: _terms saw to it
-            params = getattr(getattr(item, "callspec", None), "params", {})
-            funcargs.update({name: GIVEN_LATER for name in OFFERED if name not in params})
+            funcargs.update({name: GIVEN_LATER for name in OFFERED if name not in _params(item)})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
@@ -132,7 +132,7 @@ class PerTest:
         values = {name: pyfuncitem.funcargs[name] for name in names if name not in later}
         attempt = getattr(pyfuncitem, "execution_count", 1)  # pytest-rerunfailures counts it
         where = f"attempt {attempt}" if attempt > 1 else ""
-        Group(terms, pyfuncitem.obj, (), values, where, "fixture", _conftests(pyfuncitem.config)).run()
+        Group(terms, pyfuncitem.obj, (), values, where, "fixture", _by_value(pyfuncitem)).run()
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -201,9 +201,14 @@ def _terms(item: pytest.Item, mark: pytest.Mark, settings: Mapping[str, Any]) ->
 
 def _world_size(item: pytest.Item, mark: pytest.Mark, named: object, where: str) -> object:
     """The marker's, or the parameter ``world_size`` of the test."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    for name in (set(OFFERED) - {"world_size"}) & set(params):
-        raise ProcessesError(f"{name} is parametrized, and each rank has its own", where, "give the axis another name")
+    params = _params(item)
+    for name in OFFERED:
+        if name in params and name != "world_size":
+            problem = f"{name} is parametrized, and each rank has its own"
+            raise ProcessesError(problem, where, "give the axis another name")
+        if name not in params and name in item._fixtureinfo.name2fixturedefs:  # type: ignore[attr-defined]
+            problem = f"{name} is a fixture of this suite, and each rank has its own"
+            raise ProcessesError(problem, where, "give the fixture another name")
     given = [*mark.args, *([] if named is None else [named])]
     given += [params["world_size"]] if "world_size" in params else []
     if not given:
@@ -224,10 +229,21 @@ def _gpus(item: pytest.Item, world_size: int) -> list[dict[str, str]]:
     return shares(mark, world_size)
 
 
-def _conftests(config: pytest.Config) -> list[ModuleType]:
-    """Their classes and functions travel by value: a rank could not import them under the same name."""
-    plugins = config.pluginmanager.get_plugins()
-    return [p for p in plugins if isinstance(p, ModuleType) and (p.__file__ or "").endswith("conftest.py")]
+def _params(item: pytest.Item) -> Mapping[str, Any]:
+    params: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return params
+
+
+def _by_value(item: pytest.Function) -> list[ModuleType]:
+    """Modules that a rank could not import under the same name, or not as pytest did: they travel by value."""
+    plugins = item.config.pluginmanager.get_plugins()
+    conftests = [p for p in plugins if isinstance(p, ModuleType) and (p.__file__ or "").endswith("conftest.py")]
+    modules = [item.module, *conftests]
+    if item.config.getoption("importmode") == "importlib":
+        root = f"{item.config.rootpath}{os.sep}"
+        inside = [m for m in list(sys.modules.values()) if str(getattr(m, "__file__", "")).startswith(root)]
+        modules += [module for module in inside if not importable(module.__name__)]
+    return modules
 
 
 class _Outcome:

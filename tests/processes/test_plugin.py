@@ -424,3 +424,68 @@ def _read_until(terminal: int, word: str, seconds: float = 60.0) -> str:
         if select.select([terminal], [], [], 0.1)[0]:
             text += os.read(terminal, 4096).decode()
     return text
+
+
+@BOTH
+def test_filters_skips_and_module_level_objects_are_as_in_a_plain_test(run: Run, start: str) -> None:
+    suite = """
+    import functools
+    import threading
+    import warnings
+    import pytest
+
+    GUARD = threading.Lock()  # cannot be sent, so the rank imports this module
+
+    @functools.lru_cache
+    def cached(n):
+        return n + 1
+
+    def double(n):
+        return 2 * n
+
+    @pytest.mark.ranks(2)
+    def test_cached(rank):
+        assert cached(rank) == rank + 1
+
+    @pytest.mark.ranks(2)
+    def test_a_lock_of_the_module(rank):
+        with GUARD:
+            assert double(rank) == 2 * rank
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.ranks(1)
+    def test_a_warning_is_an_error():
+        with pytest.raises(DeprecationWarning, match="old"):
+            warnings.warn("old", DeprecationWarning)
+
+    @pytest.mark.skip(reason="planted")
+    @pytest.mark.ranks("no number")
+    def test_skipped(): pass
+
+    @pytest.fixture
+    def channel(): return 3
+
+    @pytest.mark.ranks(2)
+    def test_own_channel(channel): pass
+    """
+    result = run(suite, f"--ranks-start={start}", "-W", "default")
+    result.assert_outcomes(passed=3, skipped=1, errors=1)
+    assert "processes: channel is a fixture of this suite, and each rank has its own" in result.stdout.str()
+
+
+@BOTH
+def test_packages_with_relative_imports_work_in_every_import_mode(
+    run: Run, pytester: pytest.Pytester, start: str
+) -> None:
+    package = pytester.mkpydir("pk")
+    (package / "helper.py").write_text("def double(n): return 2 * n\n")
+    sub = package / "sub"
+    sub.mkdir()
+    (sub / "__init__.py").touch()
+    (sub / "test_relative.py").write_text(
+        "import pytest\nfrom ..helper import double\n\n"
+        "@pytest.mark.ranks(2)\ndef test_it(rank): assert double(rank) == 2 * rank\n"
+    )
+    for mode in ("prepend", "append", "importlib"):
+        result = run("", f"--import-mode={mode}", f"--ranks-start={start}", "pk")
+        result.assert_outcomes(passed=1)

@@ -64,6 +64,7 @@ class One:
         self.message, says = os.pipe()
         hears, self.word = os.pipe()
         payload = Travelling(body or print, options.pop("args", ()))
+        payload.folder = folder
         try:
             self.process = _preload.fork_rank(modules, place, payload, says, hears, environment, **options)
         except BaseException:

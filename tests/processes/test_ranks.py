@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +312,184 @@ def _wait_for(reached: Callable[[], bool], seconds: float) -> None:
     while not reached():
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
+
+
+# ---------------------------------------------------------------- what a review found
+
+
+def test_a_rank_that_dies_before_it_reads_a_large_argument_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nonexistent")  # no interpreter starts
+    with pytest.raises(RanksFailed, match=r"rank 0 of 1 ended before it started, exit code 1"):
+        run_ranks(lambda text: len(text), 1, args=("x" * 1_000_000,), startup_timeout=20, ladder=RUNGS)
+
+
+BOTH = pytest.mark.parametrize("start", ["spawn", "preload"])
+
+
+@BOTH
+def test_a_process_that_a_rank_forked_does_not_speak_for_it(start: Any) -> None:
+    def body() -> None:
+        if os.fork() == 0:
+            return
+        os.wait()
+        os._exit(3)
+
+    with pytest.raises(RanksFailed, match="rank 0 of 1 ended without a result, exit code 3"):
+        run_ranks(body, 1, timeout=20, ladder=RUNGS, start=start)
+
+
+@BOTH
+def test_a_process_that_a_rank_forked_may_leave_by_exit_or_error(start: Any) -> None:
+    def body() -> list[int]:
+        codes = []
+        for end in (sys.exit, lambda: sys.exit(4), lambda: 1 / 0):
+            pid = os.fork()
+            if pid == 0:
+                end()
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return codes
+
+    assert run_ranks(body, 1, timeout=20, ladder=RUNGS, start=start) == [[0, 4, 1]]
+
+
+@BOTH
+def test_a_crash_is_seen_though_a_forked_process_lives_on(start: Any) -> None:
+    def body() -> None:
+        if os.fork() == 0:
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    with pytest.raises(RanksFailed, match="rank 0 of 1 ended without a result, SIGSEGV"):
+        run_ranks(body, 1, timeout=20, ladder=RUNGS, start=start)
+
+
+def test_an_interrupt_while_ranks_end_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from testkit.processes import _group
+
+    name = f"testkit_review_{os.getpid()}"
+
+    def body() -> None:
+        shared_memory.SharedMemory(create=True, size=4096, name=name)
+
+    ends: list[float] = []
+
+    def interrupted(group: Any, *, join: float, terminate: float | None = None) -> Any:
+        ends.append(join)
+        if len(ends) == 1:
+            raise KeyboardInterrupt("planted")
+        return end(group, join=join, terminate=terminate)
+
+    end = _group.Group._end
+    monkeypatch.setattr(_group.Group, "_end", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="planted"):
+        run_ranks(body, 1, ladder=RUNGS)
+    assert len(ends) == 2
+    assert not os.path.exists(f"/dev/shm/{name}")
+
+
+class NotHere:
+    def __reduce__(self) -> Any:
+        return int, ("x",)
+
+
+def test_a_result_that_cannot_be_rebuilt_names_its_rank() -> None:
+    with pytest.raises(RanksFailed, match=r"rank 1 returned what cannot be rebuilt here: ValueError: invalid literal"):
+        run_ranks(lambda rank: NotHere() if rank else None, 2)
+
+
+@BOTH
+def test_warning_filters_hold_in_ranks(start: Any) -> None:
+    def body() -> None:
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+
+    with pytest.raises(RanksFailed, match="raised DeprecationWarning: old"):  # all are errors in this suite
+        run_ranks(body, 1, start=start)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "old", DeprecationWarning)
+        assert run_ranks(body, 1, start=start) == [None]
+
+
+@BOTH
+def test_tensors_travel_as_copies(start: Any) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    tensor = torch.zeros(4)
+
+    def body(rank: int, tensor: Any, channel: Any) -> float:
+        tensor += rank + 1
+        channel.barrier()
+        return float(tensor.sum())
+
+    assert run_ranks(body, 2, args=(tensor,), start=start) == [4.0, 8.0]
+    assert not tensor.any()
+    assert not tensor.is_shared()
+
+
+def test_two_threads_may_run_ranks_at_once() -> None:
+    results: dict[int, Any] = {}
+
+    def one(number: int) -> None:
+        results[number] = run_ranks(lambda rank: (number, rank), 2)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {number: [(number, 0), (number, 1)] for number in range(2)}
+
+
+def test_what_a_rank_prints_need_not_be_text() -> None:
+    assert run_ranks(lambda: print("\udcff"), 1) == [None]  # noqa: T201 - what is tested
+
+
+def test_an_exit_code_after_done_is_named() -> None:
+    def body() -> None:
+        atexit.register(os._exit, 3)
+
+    with pytest.warns(KitWarning, match="rank 0 ended with exit code 3 after it was done"):
+        run_ranks(body, 1)
+
+
+def test_an_endless_message_is_cut() -> None:
+    def body() -> None:
+        raise ValueError("x" * 3_000_000)
+
+    with pytest.raises(RanksFailed, match=r"raised ValueError: x+\.\.\.") as caught:
+        run_ranks(body, 1)
+    assert len(str(caught.value)) < 300_000
+    assert "characters left out" in str(caught.value)
+
+
+def test_a_body_that_cannot_be_sent_names_the_variable() -> None:
+    held = threading.Lock()
+    with pytest.raises(ProcessesError, match=r"^processes: the body, for its variable held, a lock cannot be sent"):
+        run_ranks(lambda: held, 1)
+
+
+def test_a_user_class_named_skiptest_is_a_failure() -> None:
+    class SkipTest(Exception):
+        pass
+
+    def body() -> None:
+        raise SkipTest("no skip of a test runner")
+
+    with pytest.raises(RanksFailed, match=r"raised .*SkipTest: no skip"):
+        run_ranks(body, 1)
+
+
+async def never() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"body": never}, "calling never only makes a coroutine or a generator"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"env": {"A=B": "1"}}, "env has the variable 'A=B'"),
+        ({"env": {"": "1"}}, "env has the variable ''"),
+    ],
+)
+def test_more_that_cannot_be_used(arguments: dict[str, Any], message: str) -> None:
+    given = {"body": hangs, **arguments}
+    with pytest.raises(ProcessesError, match=f"^processes: {message}"):
+        run_ranks(given.pop("body"), 2, **given)

@@ -374,3 +374,8 @@ def test_a_run_without_gpus_does_not_warn() -> None:
     with warnings.catch_warnings(record=True) as told, running(env={"CUDA_VISIBLE_DEVICES": ""}):
         pass
     assert told == []
+
+
+def test_a_crash_after_the_last_answer_fails_the_block() -> None:
+    with pytest.raises(ServerError, match="the server ended by itself inside the block: SIGKILL"), running() as server:
+        os.kill(server.pid, signal.SIGKILL)
