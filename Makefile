@@ -12,8 +12,8 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@mkdir -p reports
 	@# pytest's exit code travels in a file: a pipe would give us tee's, and sh has no pipefail.
-	@{ cd examples/skinny_gemm && ../../$(RUN) pytest; echo $$? > ../../reports/.exit; } 2>&1 | tee reports/skinny_gemm.txt
-	@echo "report: $(CURDIR)/reports/skinny_gemm.txt"
+	@{ cd examples/skinny_gemm && ../../$(RUN) pytest --timing-dir=../../reports/timings; echo $$? > ../../reports/.exit; } 2>&1 | tee reports/skinny_gemm.txt
+	@$(RUN) testkit timing report reports/timings --html reports/skinny_gemm.html
 	@exit $$(cat reports/.exit)
 
 test: $(READY)

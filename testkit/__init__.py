@@ -13,4 +13,5 @@ pytest_plugins = (
     "testkit.cleanup.plugin",
     "testkit.gpus.plugin",
     "testkit.processes.plugin",
+    "testkit.timing.plugin",
 )

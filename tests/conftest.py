@@ -75,6 +75,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 folder = "tests" if folder.endswith(".py") else folder
                 seconds[folder] += report.duration
                 tests[folder] += getattr(report, "when", "") == "call"
+    if os.environ.get("TESTKIT_NO_BROWSER") == "1":
+        terminalreporter.line("no browser looked at the HTML report: TESTKIT_NO_BROWSER=1")
     if seconds:
         terminalreporter.section("minutes per folder")
         for folder, spent in seconds.most_common():

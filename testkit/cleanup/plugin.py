@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from testkit import _settings
+from testkit._announce import announce
 from testkit.cleanup import _now, _release, _steps
 from testkit.cleanup._figures import Figures
 from testkit.cleanup._schedule import Schedule, parse_scope
@@ -150,6 +151,9 @@ class Cleaner:
         except KeyboardInterrupt as interrupt:
             self._interrupt = interrupt  # owed still: pytest_sessionfinish cleans up
             raise
+        for outcome in outcomes:
+            nodeid = self._last.nodeid if self._last is not None else ""
+            announce(config, "cleanup", nodeid, {"step": outcome.step.name, "seconds": outcome.seconds})
         self.schedule.cleaned(reason)
         error = _steps.problem(outcomes)
         item = self._last

@@ -118,6 +118,32 @@ class Tally:
         rows = [self.cases[case] for case, fates in self._fates_of_cases().items() if RAN in fates]
         self.ran = sum(held for _, held in _proof.held_counts(rows, groups))
 
+    def take_in(self, other: Tally) -> None:
+        """What became of the same function's cases in another run, such as another shard."""
+        known = {(nodeid, case) for nodeid, case in self.tests}
+        self.tests += [(nodeid, case) for nodeid, case in other.tests if (nodeid, case) not in known]
+        self.strays += other.strays
+        for nodeid, fate in other.fates.items():
+            if RAN not in (fate, self.fates.get(nodeid, PENDING)) and nodeid in self.fates:
+                continue
+            self.fates[nodeid] = RAN if RAN in (fate, self.fates.get(nodeid)) else fate
+
+    def planned_here(self) -> int:
+        """How many owed tuples the collected cases hold."""
+        groups = owed_groups(len(self.axes), self.strength, self.crossed)
+        rows = [self.cases[case] for case in sorted({case for _, case in self.tests} - set(self.refused))]
+        return sum(held for _, held in _proof.held_counts(rows, groups))
+
+    def shard_line(self) -> str:
+        """The line of a run that is one shard of many: what is planned here, of what is owed in all."""
+        here = len({case for _, case in self.tests})
+        planned = self.planned_here()
+        ran = "all ran" if self.ran == planned else f"{self.ran:,} ran"
+        return (
+            f"{self.nodeid}: {self.total:,} -> {counted(self.chosen, 'case')}, {here:,} here; {self.noun}s planned here"
+            f" / owed in all: {planned:,} / {self.owed:,}, {ran}"
+        )
+
     def _fates_of_cases(self) -> dict[int, list[str]]:
         """What became of the tests of each case that the predicates allow."""
         refused = set(self.refused)
@@ -182,17 +208,20 @@ def percent(part: int, whole: int) -> str:
     return f"{min(99.9, 100 * part / whole):.1f} %"
 
 
-def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool, hint: bool) -> list[str]:
+def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool, hint: bool, shard: bool = False) -> list[str]:
     """What the terminal shows: a line a function, what was noticed, and if asked for, what did not run.
 
-    ``ran`` is False when tests were only collected; ``hint`` offers the list of what did not run.
+    ``ran`` is False when tests were only collected; ``hint`` offers the list of what did not run; ``shard``: the rest
+    runs elsewhere.
     """
     shown: list[Tally] = []
     hidden: list[Tally] = []
     for tally in tallies:
         (shown if tally.selected else hidden).append(tally)
-    lines = [tally.line(ran=ran) for tally in shown]
-    if hidden:
+    lines = [tally.shard_line() if shard and ran else tally.line(ran=ran) for tally in shown]
+    if hidden and shard:
+        lines.append(f"{counted(len(hidden), 'thinned function')} not here, but on other shards")
+    elif hidden:
         names = ", ".join(tally.nodeid.rpartition("::")[2] for tally in hidden[:5]) + (", ..." if hidden[5:] else "")
         lines.append(f"{counted(len(hidden), 'thinned function')} deselected whole and not counted: {names}")
     capped: dict[str, list[str]] = {}
@@ -203,7 +232,7 @@ def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool, hint: b
         lines.append(f"{nodeids[0] if len(nodeids) == 1 else counted(len(nodeids), 'function')}: {text}")
     lines += [f"{tally.nodeid}: {note}" for tally in shown for note in tally.notes]
     lines += [f"{tally.nodeid}: {tally.stray_note()}" for tally in shown if tally.strays]
-    short = [tally for tally in shown if ran and tally.ran < tally.owed]
+    short = [tally for tally in shown if ran and tally.ran < (tally.planned_here() if shard else tally.owed)]
     if short and hint and not missing:
         lines.append("next: --pairwise-report lists the owed tuples that did not run, with the reason")
     for tally in short if missing else ():

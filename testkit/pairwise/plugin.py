@@ -9,11 +9,13 @@ import inspect
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from testkit._settings import add_option
+from testkit._announce import announce
+from testkit._settings import add_option, resolve
 from testkit.errors import PairwiseError
 from testkit.pairwise._request import Options, Request, marked_request, read_options, unmarked_request
 
@@ -204,7 +206,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if reports is not None:
         thinning.settle(report for listed in reports.values() for report in listed)
+        for tally in thinning.tallies.values():
+            announce(config, MARKER, tally.nodeid, asdict(tally))
     limit = thinning.options.fail_under
+    if is_shard(config):
+        return  # the limit is for all shards together
     judged = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
     if limit.value is not None and session.exitstatus in judged:
         from testkit.pairwise._tally import shortfall
@@ -235,13 +241,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ran=not config.option.collectonly,
         missing=thinning.options.report.value,
         hint=not thinning.shortfall,
+        shard=is_shard(config),
     )
+    if is_shard(config) and limit.value is not None:
+        lines.append(f"the limit of {limit.value:g} % ({limit.source}) is for all shards together:")
+        lines.append(f"next: testkit pairwise report DIR --fail-under {limit.value:g}, over their --timing-dir")
     if lines or thinning.shortfall:
         terminalreporter.section("pairwise", sep="-")
         for line in lines:
             terminalreporter.line(line)
         for line in thinning.shortfall.splitlines():
             terminalreporter.line(line, red=True)
+
+
+def is_shard(config: pytest.Config) -> bool:
+    """Is this run one part of a suite that others run the rest of?"""
+    return bool(resolve(config, "--timing-shard", lambda raw, _: str(raw), "").value)
 
 
 def fate_of(report: pytest.TestReport) -> str | None:

@@ -1,0 +1,191 @@
+"""What one process measures: its tests, fixtures, collection and imports, as rows on their way to the run file.
+
+Rows hold times on this process's clock; whoever gathers them moves them to the run's.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from testkit.timing._clock import Clock, Nested
+from testkit.timing._fixture_clock import FixtureClock
+from testkit.timing._lanes import seconds_of
+from testkit.timing._libraries import Libraries, gpu_peak
+from testkit.timing._run import Collected, Imported, Record, Timed, Whole, Worker, plain
+from testkit.timing._wire import Sent, pack
+
+SETUP, CALL, TEARDOWN = 0, 1, 2
+
+INTERRUPTED = "interrupted"
+"""The kind of a record about a test whose teardown never ran; it counts as not run."""
+
+SHORT_FOLDER = 0.001
+"""Seconds below which collecting a folder, which has no test of its own, is not worth a row."""
+
+
+class Recorder:
+    """Measures, and keeps rows in ``outbox`` until somebody takes them with ``drain``.
+
+    ``current`` is the test that runs. Its phases leave out the fixtures that it shares with others.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.outbox: list[Sent] = []
+        self.current: Timed | None = None
+        self.fixtures = FixtureClock(worker, self.outbox.append)
+        self._now = Clock.now
+        self._libraries = Libraries()
+        self._letters = ["-", "-", "-"]
+        self._begin = 0.0
+        self._shared = 0.0
+        self._gc_seconds = self._gc_begin = self._gc_before = 0.0
+        self._last = ("", 0)
+        self._collecting = Nested()
+        self._files: dict[str, float] = {}
+        self._imports: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begin to listen to the garbage collector."""
+        gc.callbacks.append(self._on_gc)
+
+    def drain(self) -> list[Sent]:
+        """The rows so far, which are then forgotten here."""
+        rows = list(self.outbox)
+        self.outbox.clear()
+        return rows
+
+    def packed(self) -> str:
+        """The same as a text that travels."""
+        return pack(self.drain())
+
+    # Tests
+
+    def begin_test(self, nodeid: str, attempt: int) -> None:
+        """``attempt`` is what other plugins say; the same test twice in a row counts as run again in any case."""
+        self._end_unfinished()
+        last, count = self._last
+        attempt = max(attempt, count + 1 if nodeid == last else 1)
+        self._last = (nodeid, attempt)
+        self.fixtures.at_file(nodeid.partition("::")[0])
+        self._libraries.look()
+        self.current = Timed(nodeid, self.worker, attempt=attempt)
+        self._letters = ["-", "-", "-"]
+        self._gc_before = self._gc_seconds
+
+    def begin_phase(self) -> None:
+        self._shared = self.fixtures.shared
+        self._begin = self._now()
+
+    def end_phase(self, phase: int, letter: str) -> None:
+        """``letter`` is what this process knows of its outcome (see ``Timed.phases``); its report is heard later."""
+        end, test = self._now(), self.current
+        if test is None:
+            return
+        shared = self.fixtures.shared - self._shared
+        spent = max(0.0, end - self._begin - shared)
+        self._letters[phase] = letter
+        if phase == SETUP:
+            test.setup, test.start = spent, self._begin + shared
+            self._libraries.look()
+        elif phase == CALL:
+            test.call = spent
+            self._libraries.look()
+        else:
+            test.teardown = spent
+            self._end_test(test)
+
+    def _end_test(self, test: Timed) -> None:
+        test.phases = "".join(self._letters)
+        test.gc = self._gc_seconds - self._gc_before
+        test.rss = peak_memory()
+        test.gpu = gpu_peak()
+        test.jit = self._libraries.take()
+        self.outbox.append(test)
+        self.current = None
+
+    def _end_unfinished(self) -> None:
+        """A test whose teardown never ran, as in an interrupted run: it did not run, but should not go unmentioned."""
+        test, self.current = self.current, None
+        if test is not None:
+            data = {"seconds": self._now() - self._begin + test.setup + test.call}
+            self.outbox.append(Record(INTERRUPTED, test.id, plain(data), self.worker, test.start or self._begin))
+
+    # Everything else
+
+    def announce(self, kind: str, nodeid: str, data: Any) -> None:
+        """``start`` of the record is that of what took the ``seconds`` in ``data``, if there are any."""
+        record = Record(str(kind), str(nodeid), plain(data), self.worker, self._now())
+        record.start -= seconds_of(record)
+        self.outbox.append(record)
+
+    def begin_collecting(self) -> int:
+        return self._collecting.enter()
+
+    def end_collecting(self, depth: int, file: str) -> None:
+        """Folders and files hold each other in some versions of pytest; each gets its own seconds."""
+        _, own = self._collecting.leave(depth)
+        self._files[file] = self._files.get(file, 0.0) + own
+
+    def importing(self, file: str, get: Callable[[], Any]) -> Callable[[], Any]:
+        """``get``, which imports a test module, with a clock around it."""
+
+        def timed() -> Any:
+            begin = self._now()
+            try:
+                return get()
+            finally:
+                self._imports[file] = self._imports.get(file, 0.0) + self._now() - begin
+
+        return timed
+
+    def collected(self, folders: Iterable[str], whole: Whole | None) -> None:
+        """Collection is over; ``folders`` are the ids that are no files, "" that of the session."""
+        self.outbox.append(Worker(self.worker, platform.node(), os.getpid(), machine=machine()))
+        short = {folder for folder in folders if not folder or self._files.get(folder, 0.0) < SHORT_FOLDER}
+        self.outbox += [Collected(file, self.worker, own) for file, own in self._files.items() if file not in short]
+        self.outbox += [Imported(file, self.worker, own) for file, own in self._imports.items()]
+        self._files, self._imports = {}, {}
+        if whole is not None:
+            self.outbox.append(whole)
+
+    def finish(self) -> None:
+        """Put what is left into the outbox and listen no more."""
+        self._end_unfinished()
+        self.fixtures.finish()
+        self._libraries.close()
+        if self._on_gc in gc.callbacks:
+            gc.callbacks.remove(self._on_gc)
+
+    def _on_gc(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._gc_begin = self._now()
+        else:
+            self._gc_seconds += self._now() - self._gc_begin
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """What the process runs on, as far as the standard library knows."""
+    return {
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+    }
+
+
+def peak_memory() -> int:
+    """Bytes: the most that this process has had in memory so far; 0 on Windows, where none is known."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
