@@ -129,8 +129,8 @@ def measured(suite: str, words: list[str], tests: int) -> tuple[float, float] | 
     """CPU and wall seconds of one way, or the last line of what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_way.py").write_text(suite.format(tests=tests))
-        root = str(Path(__file__).parent.parent)
-        environment = {**os.environ, "PYTHONPATH": root, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
         wall = time.monotonic() - began

@@ -14,4 +14,5 @@ pytest_plugins = (
     "testkit.gpus.plugin",
     "testkit.processes.plugin",
     "testkit.timing.plugin",
+    "testkit.kernels.plugin",
 )

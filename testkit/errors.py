@@ -61,5 +61,29 @@ class TimingError(KitError):
     capability = "timing"
 
 
+class KernelsError(KitError):
+    """A stub, tolerance or argument that ``testkit.kernels`` cannot use."""
+
+    capability = "kernels"
+
+
+class LawsError(KitError):
+    """A system, schedule or argument that ``testkit.laws`` cannot judge."""
+
+    capability = "laws"
+
+
+class MachineError(KitError):
+    """A requirement, snapshot or setting that ``testkit.environment`` cannot use."""
+
+    capability = "environment"
+
+
+class MatrixError(KitError):
+    """A job matrix, recipe or setting that ``testkit.matrix`` cannot use."""
+
+    capability = "matrix"
+
+
 class KitWarning(UserWarning):
     """Something that a run survives and its reader should know."""

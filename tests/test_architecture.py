@@ -29,7 +29,7 @@ ARROWS = {
 }
 MAY_IMPORT_PYTEST = {"plugin.py", "fixtures.py"}
 PYTEST = {"pytest", "_pytest", "xdist", "pluggy"}
-HEAVY = {"torch", "numpy", "allpairspy", "duckdb", "jinja2", "psutil", "cloudpickle"}
+HEAVY = {"torch", "numpy", "allpairspy", "duckdb", "jinja2", "psutil", "cloudpickle", "ruamel", "tomli", "tomllib"}
 LINES_OF_A_MODULE = 400
 LINES_OF_A_FUNCTION = 60
 

@@ -10,8 +10,10 @@ import pytest
 from testkit.cleanup import cleanup_now, module_cleanup
 from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
 from testkit.gpus import allowed, used_memory
+from testkit.kernels import Drift, ErrorModel, assert_matches, bare, namespace, stub_drift
 from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
 from testkit.processes import Answer, Ended, RanksFailed, Server, run_ranks, stop
+from testkit.timing import Plan, Run, plan, read
 
 __all__ = ["module_cleanup"]  # a suite imports the fixture by name; that is all it takes
 
@@ -79,3 +81,18 @@ def in_ranks(rank: int, world_size: int, rendezvous: str) -> None: ...
 
 
 memory: list[int] | None = used_memory(allowed())
+
+divided: Plan = plan([{"id": "a", "module": "m", "seconds": 1.0}], shards=2, fixed=3.0)
+ids: list[list[str]] = divided.shards
+recorded: Run = read("r.timing.jsonl")
+
+
+class Builder:
+    def __init__(self) -> None:
+        self.size = 3
+
+
+builder: Builder = bare(Builder, size=4)
+drifts: list[Drift] = stub_drift(builder, namespace(Builder, size=2))
+model: ErrorModel = ErrorModel.load("gemm.json")
+assert_matches([1.0], [1.0], model=model)

@@ -32,11 +32,12 @@ Values: TypeAlias = list[Any]
 FIX = "take the file from where it was written"
 
 
-def read(path: Path) -> Run:
+def read(path: str | Path) -> Run:
     """One run file. A ``.partial`` and a cut last line are read, and said in ``complete`` and ``cut``.
 
     Raises TimingError for anything else that is not a whole run file of this version or an older one.
     """
+    path = Path(path)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -52,12 +53,13 @@ def read(path: Path) -> Run:
     return _finish(reader, path)
 
 
-def read_folder(folder: Path) -> list[Run]:
+def read_folder(folder: str | Path) -> list[Run]:
     """All run files in and below ``folder`` (CI puts each job's artifact in a folder of its own), oldest run first.
 
     A file that cannot be read is an error, never left out. Where a run's ``.partial`` lies beside the renamed file,
     that one is read.
     """
+    folder = Path(folder)
     if folder.is_file():
         return [read(folder)]
     runs = []

@@ -120,9 +120,16 @@ class Recorder:
     # Everything else
 
     def announce(self, kind: str, nodeid: str, data: Any) -> None:
-        """``start`` of the record is that of what took the ``seconds`` in ``data``, if there are any."""
+        """Of something with ``seconds`` in its ``data``, ``start`` is its begin: it ends now.
+
+        Several that are announced together ran one after another.
+        """
         record = Record(str(kind), str(nodeid), plain(data), self.worker, self._now())
-        record.start -= seconds_of(record)
+        record.start = begin = record.start - seconds_of(record)
+        for before in reversed(self.outbox):
+            if not isinstance(before, Record) or before.start + seconds_of(before) <= begin:
+                break
+            before.start = begin = begin - seconds_of(before)
         self.outbox.append(record)
 
     def begin_collecting(self) -> int:

@@ -254,6 +254,15 @@ def test_what_is_announced_with_its_seconds_began_so_long_ago(hands: Hands) -> N
     assert plan.start == 100
 
 
+def test_what_is_announced_together_ran_one_after_another(hands: Hands) -> None:
+    recorder = Recorder("main")
+    recorder.announce("cleanup", "", {"step": "long ago", "seconds": 1.0})
+    hands.spend(50)
+    for seconds in (4.0, 2.0, 3.0):
+        recorder.announce("cleanup", "", {"seconds": seconds})
+    assert [row.start for row in recorder.drain() if isinstance(row, Record)] == [99, 141, 145, 147]
+
+
 def test_rows_come_through_the_wire_as_they_were() -> None:
     rows = [
         Timed(NASTY, "gw0", 1.5, 0.1, 0.2, 0.3, 4096, "pff", 2, 0.01, 7, Jit(1.5, 2, 3)),
