@@ -15,4 +15,5 @@ pytest_plugins = (
     "testkit.processes.plugin",
     "testkit.timing.plugin",
     "testkit.kernels.plugin",
+    "testkit.environment.plugin",
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from testkit.cleanup import cleanup_now, module_cleanup
+from testkit.environment import snapshot
 from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
 from testkit.gpus import allowed, used_memory
 from testkit.kernels import Drift, ErrorModel, assert_matches, bare, namespace, stub_drift
@@ -96,3 +97,6 @@ builder: Builder = bare(Builder, size=4)
 drifts: list[Drift] = stub_drift(builder, namespace(Builder, size=2))
 model: ErrorModel = ErrorModel.load("gemm.json")
 assert_matches([1.0], [1.0], model=model)
+
+kernel: object = snapshot()["kernel"].value
+read_by: str = snapshot()["kernel"].how

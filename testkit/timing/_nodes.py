@@ -5,6 +5,7 @@ The hooks are xdist's; ``Nodes`` is registered as a plugin where xdist is, so th
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class Nodes:
         self._offsets[gateway.id] = offset_of(exchanges)
 
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[ON_THE_WIRE] = True
+        node.workerinput[ON_THE_WIRE] = platform.node()
         name = node.gateway.id
         self._gatherer.worker(Worker(name, offset=self._offsets.get(name, 0.0), started=self._begin))
         self._begin = Clock.now()  # xdist starts one after the other

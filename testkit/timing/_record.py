@@ -32,11 +32,12 @@ SHORT_FOLDER = 0.001
 class Recorder:
     """Measures, and keeps rows in ``outbox`` until somebody takes them with ``drain``.
 
-    ``current`` is the test that runs. Its phases leave out the fixtures that it shares with others.
+    ``current`` is the test that runs. Its phases leave out the fixtures that it shares with others. ``elsewhere``: it
+    runs on another host than the one that writes, and says what machine that is.
     """
 
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
+    def __init__(self, worker: str, *, elsewhere: bool = False) -> None:
+        self.worker, self.elsewhere = worker, elsewhere
         self.outbox: list[Sent] = []
         self.current: Timed | None = None
         self.fixtures = FixtureClock(worker, self.outbox.append)
@@ -154,7 +155,7 @@ class Recorder:
 
     def collected(self, folders: Iterable[str], whole: Whole | None) -> None:
         """Collection is over; ``folders`` are the ids that are no files, "" that of the session."""
-        self.outbox.append(Worker(self.worker, platform.node(), os.getpid(), machine=machine()))
+        self.outbox.append(Worker(self.worker, platform.node(), os.getpid(), machine=machine(whole=self.elsewhere)))
         short = {folder for folder in folders if not folder or self._files.get(folder, 0.0) < SHORT_FOLDER}
         self.outbox += [Collected(file, self.worker, own) for file, own in self._files.items() if file not in short]
         self.outbox += [Imported(file, self.worker, own) for file, own in self._imports.items()]
@@ -178,9 +179,13 @@ class Recorder:
 
 
 @cache
-def machine() -> dict[str, Any]:
-    """What the process runs on, as far as the standard library knows."""
+def machine(*, whole: bool = True) -> dict[str, Any]:
+    """What the process runs on; ``whole``: with the environment's snapshot, not only what costs nothing."""
+    from testkit.environment import snapshot
+
+    facts = {name: fact.value for name, fact in snapshot().items() if fact.value is not None} if whole else {}
     return {
+        **({"environment": facts} if whole else {}),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),

@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,8 @@ def _register(config: pytest.Config, wishes: Wishes) -> None:
 
     if worker is not None and ON_THE_WIRE not in worker:
         return  # the controller has another testkit, or none
-    recorder = Recorder(MAIN if worker is None else worker["workerid"])
+    elsewhere = worker is not None and worker[ON_THE_WIRE] != platform.node()
+    recorder = Recorder(MAIN if worker is None else worker["workerid"], elsewhere=elsewhere)
     config.add_cleanup(recorder.finish)
     register(PerTest(config, recorder), PER_TEST)
     if worker is None:

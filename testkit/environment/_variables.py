@@ -1,0 +1,44 @@
+"""Environment variables that change what GPU libraries do, by exact name: what is not listed is never read.
+
+A name such as NCCL_* would let in what nobody has seen, and an environment holds tokens and passwords.
+"""
+
+from __future__ import annotations
+
+import re
+
+from testkit.environment._sources import Fact, Sources
+
+LISTED = """
+    AMD_SERIALIZE_KERNEL CUBLAS_WORKSPACE_CONFIG CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_FORCE_PTX_JIT
+    CUDA_HOME CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING CUDA_PATH CUDA_VISIBLE_DEVICES FI_PROVIDER GLOO_SOCKET_IFNAME
+    GPU_MAX_HW_QUEUES HIP_LAUNCH_BLOCKING HIP_VISIBLE_DEVICES HSA_ENABLE_SDMA HSA_NO_SCRATCH_RECLAIM
+    HSA_OVERRIDE_GFX_VERSION HSA_XNACK KMP_AFFINITY LD_LIBRARY_PATH LD_PRELOAD MALLOC_ARENA_MAX MKL_NUM_THREADS
+    NCCL_ALGO NCCL_BUFFSIZE NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_HCA
+    NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NET_PLUGIN NCCL_NVLS_ENABLE
+    NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE NCCL_SOCKET_IFNAME NVIDIA_DRIVER_CAPABILITIES
+    NVIDIA_TF32_OVERRIDE NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS OMP_PROC_BIND OPENBLAS_NUM_THREADS
+    PYTHONDONTWRITEBYTECODE PYTHONHASHSEED PYTHONMALLOC PYTHONOPTIMIZE PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
+    PYTORCH_HIP_ALLOC_CONF PYTORCH_ROCM_ARCH PYTORCH_TUNABLEOP_ENABLED RCCL_MSCCL_ENABLE ROCM_PATH
+    ROCR_VISIBLE_DEVICES TOKENIZERS_PARALLELISM TORCHDYNAMO_DISABLE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
+    TORCH_BLAS_PREFER_HIPBLASLT TORCH_COMPILE_DISABLE TORCH_CUDA_ARCH_LIST TORCH_NCCL_ASYNC_ERROR_HANDLING
+    TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT TRITON_INTERPRET UCX_NET_DEVICES UCX_TLS
+"""
+NAMES = LISTED.split()
+
+LONGEST = 500
+"""Characters of a value that are kept."""
+
+LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+TOKEN = re.compile(r"\b(?:gh[a-z]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|AKIA|eyJ)[\w-]{12,}")
+"""What tokens of well-known services begin with: somebody may have put one into the wrong variable."""
+
+
+def variables(sources: Sources) -> Fact:
+    """The values of those that are set."""
+    found = {name: _harmless(sources.environ[name]) for name in NAMES if name in sources.environ}
+    return Fact(found, f"{len(NAMES)} variables by name; no other is read")
+
+
+def _harmless(value: str) -> str:
+    return TOKEN.sub("(hidden)", LOGIN.sub("(hidden)@", value))[:LONGEST]
