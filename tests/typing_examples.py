@@ -12,6 +12,7 @@ from testkit.environment import snapshot
 from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
 from testkit.gpus import allowed, used_memory
 from testkit.kernels import Drift, ErrorModel, assert_matches, bare, namespace, stub_drift
+from testkit.laws import assert_split_invariant, assert_terminates, call_budget
 from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
 from testkit.processes import Answer, Ended, RanksFailed, Server, run_ranks, stop
 from testkit.timing import Plan, Run, plan, read
@@ -100,3 +101,8 @@ assert_matches([1.0], [1.0], model=model)
 
 kernel: object = snapshot()["kernel"].value
 read_by: str = snapshot()["kernel"].how
+
+assert_split_invariant(lambda chunks: "".join(chunks), "abc", expected="abc")
+taken: int = assert_terminates(lambda: True, max_steps=3)
+with call_budget(Builder, "__init__", at_most=2):
+    Builder()
