@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ci_matrix"
 sys.path.insert(0, str(EXAMPLE))
 
 from ci_matrix.wheel import FAULTS, VARIABLE, smoke  # noqa: E402  # found through the path set above
 
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "testkit", "-q")
 
-
-def run(*words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", VARIABLE: fault}
-    return subprocess.run([*PYTEST, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def test_the_suite_passes() -> None:
+def test_the_suite_passes(run: Run) -> None:
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^40 passed", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_breaks_a_thinned_job_and_none_of_those_by_hand(fault: str) -> None:
+def test_a_planted_fault_breaks_a_thinned_job_and_none_of_those_by_hand(run: Run, fault: str) -> None:
     done = run("-k", "wheel", fault=fault)
     assert done.returncode == 1, done.stdout + done.stderr
     red = re.findall(r"^FAILED \S+::(\w+)\[", done.stdout, re.MULTILINE)
     assert set(red) == {"test_the_wheel_loads_in_a_job_of_the_thinned_matrix"}
 
 
-def test_a_page_of_another_strategy_stops_the_suite() -> None:
+def test_a_page_of_another_strategy_stops_the_suite(run: Run) -> None:
     done = run(fault="api-answers-with-another-strategy")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "of strategy 'dep' leads to strategy 'tp' (in " in done.stdout

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ranks need POSIX")
 
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sparse_indexer"
 sys.path.insert(0, str(EXAMPLE))
 
 from sparse_indexer.faults import FAULTS, VARIABLE, active  # noqa: E402  # found through the path set above
 
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "testkit", "-q")
 TEST = "test_every_machine_takes_the_ops_that_it_has"
 SAID = {
     "guard-loosened": "on gfx1100 quantize: aiterlike:quantize cannot be had: AttributeError: module 'aiterlike'",
@@ -29,27 +30,21 @@ SAID = {
 """What the failure says, for each planted fault."""
 
 
-def run(*words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", VARIABLE: fault}
-    return subprocess.run([*PYTEST, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def test_the_suite_passes() -> None:
+def test_the_suite_passes(run: Run) -> None:
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^5 passed", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_turns_the_table_red_and_is_named(fault: str) -> None:
+def test_a_planted_fault_turns_the_table_red_and_is_named(run: Run, fault: str) -> None:
     done = run("-k", TEST, fault=fault)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"FAILED tests/test_sparse_indexer.py::{TEST}" in done.stdout
     assert f"laws: {SAID[fault]}" in done.stdout
 
 
-def test_the_table_is_not_changed_by_a_fault() -> None:
+def test_the_table_is_not_changed_by_a_fault(run: Run) -> None:
     table = EXAMPLE / "tests" / "platforms.json"
     before = table.read_text()
     run("-k", TEST, fault="guard-loosened")

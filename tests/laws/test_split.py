@@ -289,7 +289,7 @@ def test_a_healthy_parser_passes(parser: str) -> None:
 
 def test_a_long_text_is_shown_near_the_failure_only() -> None:
     text = "word " * 60 + TEXT
-    with pytest.raises(SplitBroken) as caught:
+    with pytest.raises(SplitBroken, match=r"^laws: ") as caught:
         assert_split_invariant(parsing(MarkerMustBeWhole), text)
     assert caught.value.failing_cuts == [304, 305, 306, 307, 308]
     assert max(map(len, str(caught.value).splitlines())) < 200
