@@ -166,15 +166,15 @@ def test_names_are_checked_at_any_depth(given: Any) -> None:
 
 class Annotations:
     direct: Parallel
-    text: "Parallel"  # noqa: UP037
+    text: "Parallel"  # noqa: UP037 - what is tested
     union: Parallel | None
     mapping: dict[str, int]
-    unknown: "NoSuchClass"  # noqa: F821, UP037
-    either: "Parallel | Config"  # noqa: UP037
+    unknown: "NoSuchClass"  # noqa: F821, UP037 - what is tested
+    either: "Parallel | Config"  # noqa: UP037 - what is tested
 
 
 class FromInit:
-    def __init__(self, argument: Parallel, other: "Parallel | None" = None) -> None:  # noqa: UP037
+    def __init__(self, argument: Parallel, other: "Parallel | None" = None) -> None:  # noqa: UP037 - what is tested
         self.argument = argument
         self.other = other
         self.made = Parallel(1)

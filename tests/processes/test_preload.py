@@ -283,7 +283,7 @@ def test_a_rank_has_the_environment_folder_and_path_of_now(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
     def body() -> Any:
-        import late  # type: ignore[import-not-found]  # noqa: F401
+        import late  # type: ignore[import-not-found]  # noqa: F401 - planted
 
         import_path = sys.path
         return dict(os.environ), os.getcwd(), import_path, sys.argv
@@ -455,7 +455,7 @@ def test_libraries_have_the_threads_that_a_spawned_process_has(
 
 def _threads() -> tuple[int, list[int]]:
     """Those of torch, and those that each OpenBLAS has."""
-    import numpy  # noqa: F401
+    import numpy  # noqa: F401 - what is tested
     import torch
 
     with open("/proc/self/maps") as file:

@@ -7,6 +7,7 @@ With TESTKIT_SCREENSHOTS=DIR they leave the pictures of docs/timing_report.md th
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
 import os
@@ -417,12 +418,13 @@ class Browser:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
         null = os.open(os.devnull, os.O_RDWR)
-        # It reads from 3 and writes to 4; by way of 20 and 21, since 3 or 4 may be one of ours.
-        moves = [(theirs_in, 20), (theirs_out, 21), (20, 3), (21, 4), (null, 1), (null, 2)]
+        # It reads from 3 and writes to 4, which may be numbers of ours: sources first go far above.
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 100) for end in (theirs_in, theirs_out, null)]
+        moves = [(high[0], 3), (high[1], 4), (high[2], 1), (high[2], 2)]
         command = [program, *self.FLAGS, f"--user-data-dir={profile}", "about:blank"]
         actions = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in moves]
         self.pid = os.posix_spawn(program, command, os.environ, file_actions=actions, setpgroup=0)
-        for end in (theirs_in, theirs_out, null):
+        for end in (theirs_in, theirs_out, null, *high):
             os.close(end)
         self._number = 0
         self._text = b""
