@@ -85,8 +85,15 @@ class Requirement:
     text: str
 
 
+_JOINED = re.compile(r"\s(and|or)\s")
+_WORD = re.compile(r"[\w.+() -]+")  # a card's model has spaces
+
+
 def parse(text: str, where: str = WHERE) -> Requirement:
     """The requirement that ``text`` states; raises MachineError, with ``where`` it came from, if it states none."""
+    if _JOINED.search(text):
+        fix = 'give them apart: requires_machine("os==debian", "cpus>=2"); for "or" write gpu_arch in (sm90, gfx950)'
+        raise MachineError(f"{text!r} holds two requirements", where, fix)
     if found := _LISTED.fullmatch(text):
         name = _known(found[1], text, where)
         words = [word for word in (part.strip() for part in found[2].split(",")) if word]
@@ -140,6 +147,8 @@ def _number(op: str, value: str, text: str, where: str) -> int:
 def _word(op: str, value: str, text: str, where: str) -> str:
     if op not in ("==", "!=", "in"):
         raise MachineError(f"{text!r}: words have no order", where, "use ==, != or in (a, b)")
+    if not _WORD.fullmatch(value):
+        raise MachineError(f"{text!r}: {value} is no word", where, "write it without quotes and signs")
     return value.lower()
 
 

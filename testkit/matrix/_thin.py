@@ -11,7 +11,7 @@ from keyword import iskeyword
 from math import prod
 from typing import Any
 
-from testkit.errors import MatrixError
+from testkit.errors import MatrixError, PairwiseError
 from testkit.matrix._expand import Matrix, finished, matches
 from testkit.matrix._values import Job, key_of
 
@@ -49,7 +49,14 @@ def thin(matrix: Matrix, strength: int | None = None) -> Thinned:
     model = Model(matrix)
     strength = check_strength(matrix, strength)
     keep = [case for entry in matrix.include if (case := model.case_of(entry, strength))]
-    chosen = sample(model.positions(), strength=strength, where=model.predicates(), keep=keep)
+    try:
+        chosen = sample(model.positions(), strength=strength, where=model.predicates(), keep=keep)
+    except PairwiseError as error:
+        if "no case" not in error.problem:
+            raise
+        names = error.problem.partition(" allow")[0]
+        problem, fix = f"no combination is left by {names}", "loosen an entry of exclude"
+        raise MatrixError(problem, matrix.where, fix) from None
     total = prod(len(values) for values in matrix.axes.values())
     jobs = finished(matrix, map(model.job, chosen.rows))
     return Thinned(jobs, chosen.owed, strength, chosen.floor + len(jobs) - len(chosen.rows), total)

@@ -37,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
         try:
             code = _run(given)
             sys.stdout.flush()
+        except RecursionError:
+            raise MatrixError("lists are nested too deep, or hold themselves", str(given.file), "flatten it") from None
         except BrokenPipeError:  # the reader, such as head, has seen enough; the interpreter must not flush again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = REFUSED

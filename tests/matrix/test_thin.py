@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testkit.errors import MatrixError, PairwiseError
+from testkit.errors import MatrixError
 from testkit.matrix._expand import expand, make_matrix
 from testkit.matrix._thin import thin
 
@@ -149,5 +149,5 @@ def test_a_strength_that_the_axes_do_not_have_is_refused(strength: int) -> None:
 
 def test_an_exclude_that_leaves_nothing_names_its_entries() -> None:
     raw = {"gpu": ["a", "b"], "torch": ["c"], "exclude": [{"gpu": "a"}, {"gpu": "b"}]}
-    with pytest.raises(PairwiseError, match=r"exclude\[0\] and exclude\[1\] allow no case together"):
+    with pytest.raises(MatrixError, match=r"^matrix: no combination is left by exclude\[0\] and exclude\[1\]"):
         thin(make_matrix(raw, ""))
