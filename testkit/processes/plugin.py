@@ -25,6 +25,8 @@ from testkit.processes._ranks import STARTS, checked_terms
 from testkit.processes._servers import Servers
 from testkit.processes._travel import importable
 
+__tracebackhide__ = True  # pytest shows the message, not our frames
+
 RANKS, FRESH = "ranks", "fresh_process"
 RANKS_HELP = (
     "ranks(world_size, *, timeout=60.0, startup_timeout=120.0, start='spawn', env=None, ladder=(5.0, 5.0, 5.0)): "
@@ -149,7 +151,8 @@ class PerTest:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if item in self._terms and report.failed and call.excinfo and isinstance(call.excinfo.value, KitError):
+        shows = report.failed or hasattr(report, "wasxfail")
+        if item in self._terms and shows and call.excinfo and isinstance(call.excinfo.value, KitError):
             # Our own frames say nothing that the message does not.
             error = call.excinfo.value
             shown: Any = call.excinfo.getrepr(style="value", chain=False)

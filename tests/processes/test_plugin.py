@@ -322,7 +322,8 @@ def test_helpers_conftests_and_packages_travel_in_every_import_mode(
         assert local(rank) == 2 * rank + 2
         assert shape.area() == 9
     """
-    words = ("--import-mode", mode, "-o", "pythonpath=.", f"--ranks-start={start}")
+    pytester.makeini("[pytest]\npythonpath = .")
+    words = ("--import-mode", mode, f"--ranks-start={start}")
     run(suite, *words).assert_outcomes(passed=1)
 
 
