@@ -69,4 +69,9 @@ def tell_bazel(environ: Mapping[str, str]) -> None:
     """Touch the file by which Bazel sees that a test program shards itself; without it Bazel fails the test."""
     path = environ.get("TEST_SHARD_STATUS_FILE")
     if path and environ.get("TEST_SHARD_INDEX"):
-        Path(path).touch()
+        try:
+            Path(path).touch()
+        except OSError as error:
+            problem = f"cannot touch {path}: {error.strerror or error}"
+            fix = "give a path that can be written, or unset it outside of Bazel"
+            raise TimingError(problem, "from TEST_SHARD_STATUS_FILE", fix) from error

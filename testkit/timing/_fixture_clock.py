@@ -98,9 +98,14 @@ class FixtureClock:
 def shown_param(name: str, request: Any, ids: Any) -> str:
     """The parameter of the fixture ``name`` as pytest would write it into an id."""
     value, index = request.param, getattr(request, "param_index", 0)
-    if isinstance(ids, tuple) and index < len(ids) and isinstance(ids[index], str):
-        return str(ids[index])
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return str(value)
-    called = getattr(value, "__name__", None)
-    return called if isinstance(called, str) else f"{name}{index}"
+    try:
+        if isinstance(ids, tuple) and index < len(ids) and isinstance(ids[index], str):
+            return str(ids[index])
+        if value is None or issubclass(type(value), (str, int, float, bool)):
+            return str(value)
+        called = object.__getattribute__(value, "__name__")  # a __getattr__ of its class may do anything
+        if isinstance(called, str):
+            return called
+    except Exception:  # noqa: BLE001 - a parameter is the suite's, and so is what its __str__ raises
+        pass
+    return f"{name}{index}"

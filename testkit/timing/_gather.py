@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from typing import Any
 from testkit.errors import TimingError
 from testkit.timing._budget import Budget
 from testkit.timing._clock import Clock
-from testkit.timing._record import INTERRUPTED, machine
+from testkit.timing._record import BROKEN, INTERRUPTED, machine, safely, said
 from testkit.timing._run import MAIN, Fixture, Header, Record, Timed, Whole, Worker
 from testkit.timing._run_id import name_run
 from testkit.timing._totals import Totals
 from testkit.timing._wire import ON_THE_WIRE, Sent, unpack
-from testkit.timing._write import Row, Writer
+from testkit.timing._write import NameTakenError, Row, Writer
 
 NOT_RUN = "-"
 PHASES = ("setup", "call", "teardown")
@@ -40,7 +41,8 @@ class _Attempt:
 class Gatherer:
     """Takes rows and reports of all processes of a run, which began at ``origin`` on our clock, ``started`` by date.
 
-    Unless a run file is opened, it only keeps to the budget.
+    Unless a run file is opened, it only keeps to the budget. ``problem`` is the first thing that went wrong here or
+    where a process measured; ``notes`` are for the run's reader.
     """
 
     def __init__(self, origin: float, started: float, budget: Budget) -> None:
@@ -49,6 +51,8 @@ class Gatherer:
         self.budget = budget
         self.writer: Writer | None = None
         self.totals = Totals()
+        self.problem = ""
+        self.notes: list[str] = []
         self._whole: Whole | None = None
         self._selected: list[str] | None = None
         self._shifts: dict[str, float] = {}
@@ -61,13 +65,36 @@ class Gatherer:
 
     def open(self, folder: Path, shard: str, argv: Sequence[str], pytest: str) -> None:
         """Begin a run file. Raises TimingError if the folder cannot be written."""
-        run, attempt = name_run(os.environ, folder, shard, self.started)
         python, host = platform.python_version(), platform.node()
-        header = Header(run, shard, attempt, self.started, host, python, pytest, list(argv), machine())
-        self.writer = Writer(folder, header)
+        while self.writer is None:
+            run, attempt = name_run(os.environ, folder, shard, self.started)
+            header = Header(run, shard, attempt, self.started, host, python, pytest, list(argv), machine())
+            try:
+                # A number that the writer adds would be in the name alone, and both runs have the same attempt.
+                self.writer = Writer(folder, header, exact=True)
+            except NameTakenError:
+                continue  # a run that began at this moment was quicker; its file is seen now
+
+    def broke(self, error: Exception) -> None:
+        """Recording went wrong, which is no reason to break the run."""
+        self._not_whole(said(error))
+
+    def _not_whole(self, problem: str) -> None:
+        self.problem = self.problem or problem
+        if self.writer is not None and not self.writer.problem:
+            with suppress(Exception):  # it may be the very thing that went wrong
+                self.writer.flush()
+            self.writer.problem = self.writer.problem or problem
+
+    @safely
+    def note(self, worker: str, text: str) -> None:
+        """Something about a worker that the run's reader, and the run file's, should know."""
+        self.notes.append(text)
+        self._write(Record("note", "", {"text": text}, worker, Clock.now() - self.origin))
 
     # What arrives
 
+    @safely
     def main_is_ready(self) -> None:
         """This process, which runs the tests itself, has collected."""
         self.worker(Worker(MAIN, started=self.origin, ready=Clock.now()))
@@ -77,9 +104,15 @@ class Gatherer:
         node = getattr(report, "node", None)
         worker: str = MAIN if node is None else node.gateway.id
         if text := report.__dict__.pop(ON_THE_WIRE, ""):
-            self.take(worker, unpack(text))
+            self.take_text(worker, text)
         return worker
 
+    @safely
+    def take_text(self, worker: str, text: str) -> None:
+        """Rows that ``worker`` packed."""
+        self.take(worker, unpack(text))
+
+    @safely
     def worker(self, worker: Worker) -> None:
         """One more fact about a worker; its ``offset`` counts from now on, its times are on our clock."""
         if worker.offset:
@@ -91,6 +124,7 @@ class Gatherer:
             self.totals.ready[worker.name] = worker.ready
         self._write(worker)
 
+    @safely
     def collected(self, ids: Iterable[str], whole: Whole | None, *, whole_follows: bool = False) -> None:
         """What one process is to run, and what that was selected from (None: the same); the first to say so counts.
 
@@ -105,6 +139,7 @@ class Gatherer:
         if self.writer is not None and self._whole is not None:
             self.writer.collected(self._whole, self._selected or ())
 
+    @safely
     def take(self, worker: str, rows: Iterable[Sent]) -> None:
         """Rows as ``worker`` made them."""
         shift = self._shifts.get(worker, -self.origin)
@@ -128,7 +163,10 @@ class Gatherer:
                     if row.kind == INTERRUPTED:
                         self._interrupted.add((worker, row.nodeid))
                 self._write(row)
+                if isinstance(row, Record) and row.kind == BROKEN:
+                    self._not_whole(f"{worker}: {row.data['problem']}")
 
+    @safely
     def report(self, worker: str, nodeid: str, report: Any) -> None:
         """What pytest says of one phase of a test."""
         if hasattr(report, "context"):
@@ -147,6 +185,7 @@ class Gatherer:
             attempt.letters[phase] = letter_of(report)
         attempt.seconds[phase] += report.duration
 
+    @safely
     def begins(self, worker: str) -> None:
         """The next test begins, so all has been reported of the one before; nothing may come for long."""
         self._settle(worker)
@@ -168,7 +207,21 @@ class Gatherer:
     # The end
 
     def settle(self) -> list[TimingError]:
-        """Nothing more comes: write what is unfinished as far as it is known. Returns what went over its budget."""
+        """Nothing more comes: write what is unfinished as far as it is known. Returns what went over its budget.
+
+        A budget that could not be watched, since recording went wrong, is over too.
+        """
+        self._settle_all()
+        self.totals.seconds = Clock.now() - self.origin
+        over = [self.budget.over(file, "file", took) for file, took in self._file_seconds.items()]
+        over.append(self.budget.over("the run", "run", self.totals.seconds))
+        if self.problem and (self.budget.test is not None or self.budget.file is not None):
+            problem = f"budgets of tests and files could not be watched: {self.problem}"
+            over.append(TimingError(problem, self.budget.source, "run again without what replaces or breaks that"))
+        return [error for error in over if error]
+
+    @safely
+    def _settle_all(self) -> None:
         for worker, attempt in list(self._open.items()):
             if (worker, attempt.id) not in self._interrupted:
                 self._settle(worker)
@@ -176,15 +229,14 @@ class Gatherer:
             self._timed(row)
         for fixture in self._up.values():
             self._write(fixture)
-        self.totals.seconds = Clock.now() - self.origin
-        over = [self.budget.over(file, "file", took) for file, took in self._file_seconds.items()]
-        return [error for error in [*over, self.budget.over("the run", "run", self.totals.seconds)] if error]
 
+    @safely
     def close(self, exit_status: int) -> None:
         """The run file is whole."""
         if self.writer is not None:
             self.writer.close(exit_status, self.totals.seconds)
 
+    @safely
     def abandon(self) -> None:
         """Without an end, unless it has one."""
         if self.writer is not None:
@@ -194,10 +246,11 @@ class Gatherer:
         """What the run's reader should know; the run file's path as seen from ``folder``."""
         if self.writer is None:
             return []
+        notes = [f"timing: {note}" for note in self.notes]
         facts = self.totals.line() if self.totals.tests else "no test ran"
         if self.writer.problem:
-            return [f"timing: {facts}; the record is not whole: {self.writer.problem}"]
-        return [f"timing: {facts}; recorded in {_seen_from(folder, self.writer.path)}"]
+            return [*notes, f"timing: {facts}; the record is not whole: {self.writer.problem}"]
+        return [*notes, f"timing: {facts}; recorded in {_seen_from(folder, self.writer.path)}"]
 
     # What becomes of it
 

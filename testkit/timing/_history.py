@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -10,9 +11,9 @@ from statistics import fmean, median
 from typing import Any
 
 from testkit._text import counted
-from testkit.errors import TimingError
+from testkit.errors import KitWarning, TimingError
 from testkit.timing._estimate import PASSED, Estimates, Past, estimate
-from testkit.timing._merge import Inventory, inventory
+from testkit.timing._merge import inventory
 from testkit.timing._read import read_folder
 from testkit.timing._rows import shared_fixtures
 from testkit.timing._run import MAIN, Run, joined, split_id
@@ -146,7 +147,8 @@ def prune(folder: Path, now: float, *, keep: int | None = None, days: float | No
     """Delete the run files of all but the ``keep`` newest runs, and of runs older than ``days``; returns their paths.
 
     Shards and attempts of one CI run go together. The newest run always stays: plans need one. Raises TimingError,
-    before anything is deleted, for a file that cannot be read.
+    before anything is deleted, for a file that cannot be read, and for one that cannot be deleted. A ``.partial``
+    beside a deleted file goes with it only if it is of the same run; otherwise it stays, and a KitWarning names it.
     """
     groups: dict[str, list[Run]] = {}
     for run in read_folder(folder):
@@ -157,36 +159,47 @@ def prune(folder: Path, now: float, *, keep: int | None = None, days: float | No
         old = days is not None and now - date > days * DAY
         if place and (old or (keep is not None and place >= keep)):
             gone += [Path(run.path) for run in group]
-    for path in gone:
-        path.unlink()
-        path.with_name(path.name + PARTIAL).unlink(missing_ok=True)  # it would count again without the renamed file
+    try:
+        for path in gone:
+            _delete(path)
+    except OSError as error:
+        raise TimingError(f"cannot delete {path}: {error.strerror or error}", fix="look who owns it") from error
     return sorted(gone)
+
+
+def _delete(path: Path) -> None:
+    """A run file, and what is left of its ``.partial``: that would count again without it."""
+    partial = path.with_name(path.name + PARTIAL)
+    if partial.is_file():
+        whole, begun = path.read_bytes(), partial.read_bytes()
+        if whole.startswith(begun) or begun.partition(b"\n")[0] == whole.partition(b"\n")[0]:
+            partial.unlink()
+        else:
+            warnings.warn(KitWarning(f"timing: {partial} is of another run than {path.name}, it stays"), stacklevel=3)
+    path.unlink()
 
 
 def _newest_first(dated: tuple[float, list[Run]]) -> tuple[float, str]:
     return -dated[0], dated[1][0].header.run
 
 
-def rows(runs: Iterable[Run], by: str) -> tuple[dict[str, list[float | None]], list[str]]:
+def rows(runs: Iterable[Run], by: str, newest: int | None = None) -> tuple[dict[str, list[float | None]], list[str]]:
     """Seconds of each test, file, fixture or phase in each CI run, oldest first, for ``compare``; and notes.
 
     Tests count where they passed, with their last attempt. Files: all last attempts and the file's shared fixtures.
-    Fixtures: all set-ups and teardowns of a name in a scope. Runs with a missing or unfinished shard are left out: it
-    would look like a speed-up.
+    Fixtures: all set-ups and teardowns of a name in a scope. Runs that are not whole (``Inventory.lacks``) are left
+    out; TimingError if none of the ``newest`` runs is (None: of all).
     """
     found = inventory(runs)
-    whole = [one for one in found if not (one.missing or one.unfinished)]
-    left_out = [f"run {one.run} is left out: {_lack(one)}" for one in found if one.missing or one.unfinished]
-    if not whole:
-        raise TimingError("no whole run to compare", "; ".join(left_out), "name runs that finished, with all shards")
+    whole = [one for one in found if not one.lacks]
+    left_out = {one.run: f"run {one.run} is left out: {'; '.join(one.lacks)}" for one in found if one.lacks}
+    judged = found if newest is None else found[-newest:]
+    if all(one.run in left_out for one in judged):
+        where = "; ".join(left_out[one.run] for one in judged)
+        raise TimingError("nothing whole to compare", where, "name runs that finished, with all shards")
     columns = [_column([*one.newest.values(), *one.older], by) for one in whole]
     names = dict.fromkeys(name for column in columns for name in column)
-    return {name: [column.get(name) for column in columns] for name in names}, left_out
-
-
-def _lack(one: Inventory) -> str:
-    lacks = [f"shard {shard} has no run file" for shard in one.missing]
-    return "; ".join(lacks + [f"{run.header.name} did not finish" for run in one.unfinished])
+    return {name: [column.get(name) for column in columns] for name in names}, [*left_out.values()]
 
 
 def _column(files: Sequence[Run], by: str) -> dict[str, float]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from testkit.timing._clock import Clock, offset_of
 from testkit.timing._gather import Gatherer
+from testkit.timing._record import said
 from testkit.timing._run import Worker
-from testkit.timing._wire import ON_THE_WIRE, unpack
+from testkit.timing._wire import ON_THE_WIRE
 
 EXCHANGES = 5
 PATIENCE = 30
@@ -41,14 +42,17 @@ class Nodes:
 
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
         """Ask now: from the start of pytest on, the worker's main thread has other things to do."""
-        channel = gateway.remote_exec(ASK_THE_TIME)
-        exchanges = []
-        for _ in range(EXCHANGES):
-            sent = Clock.now()
-            channel.send(None)
-            exchanges.append((sent, channel.receive(PATIENCE), Clock.now()))
-        channel.waitclose(PATIENCE)
-        self._offsets[gateway.id] = offset_of(exchanges)
+        try:
+            channel = gateway.remote_exec(ASK_THE_TIME)
+            exchanges = []
+            for _ in range(EXCHANGES):
+                sent = Clock.now()
+                channel.send(None)
+                exchanges.append((sent, channel.receive(PATIENCE), Clock.now()))
+            channel.waitclose(PATIENCE)
+            self._offsets[gateway.id] = offset_of(exchanges)
+        except Exception as error:  # noqa: BLE001 - execnet's, for a worker that is slow, lost or raises
+            self._gatherer.note(gateway.id, f"clock of {gateway.id} not known: {said(error)}")
 
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[ON_THE_WIRE] = platform.node()
@@ -64,7 +68,7 @@ class Nodes:
         self._begin = Clock.now()  # of the one that takes its place, if it crashed
         # An interrupted worker goes down twice.
         if text := (getattr(node, "workeroutput", None) or {}).pop(ON_THE_WIRE, ""):
-            self._gatherer.take(node.gateway.id, unpack(text))
+            self._gatherer.take_text(node.gateway.id, text)
 
 
 def naming(config: Any) -> Callable[[str], str]:

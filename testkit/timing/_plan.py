@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeGuard
@@ -19,6 +19,7 @@ from testkit._text import counted
 from testkit.errors import TimingError
 from testkit.timing import _pack as packing
 from testkit.timing._run import digest_of
+from testkit.timing._say import shown
 
 VERSION = 1
 """Of the text of a plan and of the way of planning: the same version makes the same plan."""
@@ -60,18 +61,25 @@ class Plan:
         fix = "make the plan again: testkit timing plan"
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TimingError(f"a plan that is no JSON: {error}", where, fix) from None
         version = data.get("testkit_plan") if isinstance(data, dict) else None
         if version != VERSION:
             raise TimingError(f"not a plan of version {VERSION}: testkit_plan is {version!r}", where, fix)
         try:
-            plan = cls(**{part.name: data[part.name] for part in fields(cls)} | {"notes": tuple(data["notes"])})
-            ids = [test for shard in plan.shards for test in shard]
-            whole = digest_of(ids) == plan.ids_digest and len(plan.seconds) == len(plan.shards)
-        except (KeyError, TypeError) as error:
-            raise TimingError(f"a plan that lacks a part or has another in its place: {error}", where, fix) from None
-        if not whole:
+            parts = {part.name: data[part.name] for part in fields(cls)}
+        except KeyError as error:
+            raise TimingError(f"a plan that lacks a part: {error}", where, fix) from None
+        for name, fits in _SHAPES.items():
+            if not fits(parts[name]):
+                told = repr(parts[name])[:60]
+                raise TimingError(f"a plan that has something else as its {name}: {told}", where, fix)
+        plan = cls(**parts | {"notes": tuple(parts["notes"])})
+        ids = [test for shard in plan.shards for test in shard]
+        if len(set(ids)) < len(ids):
+            twice = Counter(ids).most_common(1)[0][0]
+            raise TimingError(f"a plan that has an id twice: {shown(twice)}", where, fix)
+        if digest_of(ids) != plan.ids_digest or len(plan.seconds) != len(plan.shards):
             raise TimingError("a plan whose ids do not fit its own digest: it was edited or cut", where, fix)
         return plan
 
@@ -269,10 +277,31 @@ def _checked(number: int, test: Mapping[str, Any]) -> _Test:
 
 
 def _is_amount(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _micro(value: Any, what: str, where: str) -> int:
     if not _is_amount(value):
         raise TimingError(f"{what}: {value!r} is no time", where, "give a finite number of seconds from 0")
     return round(value * MICRO)
+
+
+def _is_list(value: object, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    "shards": lambda shards: bool(shards) and _is_list(shards, lambda shard: _is_list(shard, _is_text)),
+    "seconds": lambda seconds: _is_list(seconds, _is_amount),
+    "bound": _is_amount,
+    "ids_digest": _is_text,
+    "durations_digest": _is_text,
+    "fixed": _is_amount,
+    "memory": lambda memory: memory is None or _is_amount(memory),
+    "notes": lambda notes: _is_list(notes, _is_text),
+}
+"""What each part of a plan's text must be."""

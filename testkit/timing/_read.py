@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from testkit._text import counted
 from testkit.errors import KitWarning, TimingError
@@ -28,6 +28,10 @@ from testkit.timing._run import (
 from testkit.timing._write import MARK, PARTIAL, SUFFIX, VERSION
 
 Values: TypeAlias = list[Any]
+_T = TypeVar("_T")
+
+MOST = 1 << 53
+"""No number in a run file is further from 0; as microseconds it is 285 years."""
 
 FIX = "take the file from where it was written"
 
@@ -102,6 +106,10 @@ def _read_header(line: bytes, path: Path) -> Header:
     known = {name: value for name, value in fields.items() if name in Header.__dataclass_fields__}
     try:
         header = Header(**known)
+        for name in ("run", "shard", "host", "python", "pytest", "origin"):
+            _text(getattr(header, name))
+        _of(header.argv, list)
+        _of(header.machine, dict)
         header.started, header.attempt = float(header.started), int(header.attempt)
         datetime.fromtimestamp(header.started)  # raises for what is no time
     except (TypeError, ValueError, OverflowError, OSError) as error:
@@ -120,7 +128,10 @@ def _finish(reader: _Reader, path: Path) -> Run:
 
 
 class _Reader:
-    """Takes the lines one by one; the opposite of ``Writer``."""
+    """Takes the lines one by one; the opposite of ``Writer``.
+
+    Each value is checked here, as the only place: what has a wrong type or is no finite time makes its line damaged.
+    """
 
     def __init__(self, header: Header) -> None:
         self.run = Run(header)
@@ -159,41 +170,39 @@ class _Reader:
     def _test(self, line: Values) -> None:
         _, number, worker, start, setup, call, teardown, rss, *rest = line
         phases, attempt, gc, gpu, jit = (*rest[:5], *_USUAL[len(rest) :])
-        outcome_of(phases)  # raises ValueError unless there are three
+        outcome_of(_text(phases))  # raises ValueError unless there are three
         self.run.tests.append(
             Timed(
                 self._ids[number],
                 self._workers[worker],
-                start / 1e6,
-                setup / 1e6,
-                call / 1e6,
-                teardown / 1e6,
-                rss << 10,
+                _time(start),
+                _time(setup),
+                _time(call),
+                _time(teardown),
+                _whole(rss) << 10,
                 phases,
-                attempt,
-                gc / 1e6,
-                gpu,
-                None if jit is None else Jit(jit[0] / 1e6, jit[1], jit[2]),
+                _whole(attempt),
+                _time(gc),
+                _whole(gpu),
+                None if jit is None else Jit(_time(jit[0]), _whole(jit[1]), _whole(jit[2])),
             )
         )
 
     def _word(self, line: Values) -> None:
-        self._words[line[1]] = line[2]
+        self._words[line[1]] = _text(line[2])
 
     def _id_line(self, line: Values) -> None:
         _, first, file, name, params = line[:5]
         function = None if name is None else self._words[name]
         for offset, param in enumerate(params):
-            self._ids[first + offset] = join_id(self._words[file], function, param)
+            self._ids[first + offset] = join_id(self._words[file], function, None if param is None else _text(param))
 
     def _worker(self, line: Values) -> None:
         _, number, name, known = line[:4]
-        self._workers[number] = name
+        self._workers[number] = _text(name)
         worker = self.run.workers.setdefault(name, Worker(name))
-        for key in known.keys() & {"host", "pid", "machine"}:
-            setattr(worker, key, known[key])
-        for key in known.keys() & {"offset", "started", "ready"}:
-            setattr(worker, key, known[key] / 1e6)
+        for key in known.keys() & _OF_A_WORKER.keys():
+            setattr(worker, key, _OF_A_WORKER[key](known[key]))
 
     def _collected(self, line: Values) -> None:
         _, whole, ranges = line[:3]
@@ -202,28 +211,64 @@ class _Reader:
 
     def _fixture(self, line: Values) -> None:
         _, name, scope, param, node, worker, start, setup, teardown, ended, count = line[:11]
-        ended = None if ended is None else ended / 1e6
-        times = (start / 1e6, setup / 1e6, teardown / 1e6, ended)
-        self.run.fixtures.append(Fixture(name, scope, param, self._ids[node], self._workers[worker], *times, count))
+        names = (_text(name), _text(scope), _text(param), self._ids[node], self._workers[worker])
+        times = (_time(start), _time(setup), _time(teardown), None if ended is None else _time(ended))
+        self.run.fixtures.append(Fixture(*names, *times, _whole(count)))
 
     def _file(self, line: Values) -> None:
         _, file, worker, spent = line[:4]
-        self.run.collection.append(Collected(self._words[file], self._workers[worker], spent / 1e6))
+        self.run.collection.append(Collected(self._words[file], self._workers[worker], _time(spent)))
 
     def _import(self, line: Values) -> None:
         _, module, worker, spent = line[:4]
-        self.run.imports.append(Imported(module, self._workers[worker], spent / 1e6))
+        self.run.imports.append(Imported(_text(module), self._workers[worker], _time(spent)))
 
     def _record(self, line: Values) -> None:
         _, kind, node, worker, start, data = line[:6]
-        self.run.records.append(Record(kind, self._ids[node], data, self._workers[worker], start / 1e6))
+        self.run.records.append(Record(_text(kind), self._ids[node], data, self._workers[worker], _time(start)))
 
     def _end(self, line: Values) -> None:
-        _, status, spent, self.announced = line[:4]
-        self.run.exit_status, self.run.seconds, self.run.complete = status, spent / 1e6, True
+        _, status, spent, announced = line[:4]
+        self.run.exit_status = None if status is None else _whole(status)
+        self.announced, self.run.seconds, self.run.complete = _whole(announced), _time(spent), True
 
 
 _USUAL: Values = ["ppp", 1, 0, 0, None]
+
+
+def _of(value: Any, kind: type[_T]) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    return _of(value, str)
+
+
+def _whole(value: Any) -> int:
+    if abs(_of(value, int)) > MOST:
+        raise ValueError(f"{value!r} is no number of anything")
+    return int(value)
+
+
+def _time(value: Any) -> float:
+    """Seconds of microseconds."""
+    if type(value) is not int and type(value) is not float:
+        raise TypeError(f"{value!r} is no time")
+    if not -MOST <= value <= MOST:  # JSON's NaN and Infinity too, which Python reads
+        raise ValueError(f"{value!r} is no time")
+    return value / 1e6
+
+
+_OF_A_WORKER: dict[str, Callable[[Any], Any]] = {
+    "host": _text,
+    "pid": _whole,
+    "machine": lambda machine: _of(machine, dict),
+    "offset": _time,
+    "started": _time,
+    "ready": _time,
+}
 
 
 def _json(line: bytes) -> Any:

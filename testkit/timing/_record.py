@@ -10,8 +10,8 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
-from typing import Any
+from functools import cache, partial, wraps
+from typing import Any, ParamSpec
 
 from testkit.timing._clock import Clock, Nested
 from testkit.timing._fixture_clock import FixtureClock
@@ -20,13 +20,45 @@ from testkit.timing._libraries import Libraries, gpu_peak
 from testkit.timing._run import Collected, Imported, Record, Timed, Whole, Worker, plain
 from testkit.timing._wire import Sent, pack
 
+# Held here since tests replace both the function and the name of the platform.
+_usage: Callable[[], Any] | None = None
+_USAGE_SHIFT = 0 if sys.platform == "darwin" else 10  # KiB elsewhere
+if sys.platform != "win32":
+    import resource
+
+    _usage = partial(resource.getrusage, resource.RUSAGE_SELF)
+
+P = ParamSpec("P")
+
 SETUP, CALL, TEARDOWN = 0, 1, 2
 
 INTERRUPTED = "interrupted"
 """The kind of a record about a test whose teardown never ran; it counts as not run."""
 
+BROKEN = "not recorded"
+"""The kind of a record of what went wrong here while a process measured; the run file is not whole then."""
+
 SHORT_FOLDER = 0.001
 """Seconds below which collecting a folder, which has no test of its own, is not worth a row."""
+
+
+def safely(method: Callable[P, None]) -> Callable[P, None]:
+    """A method of something that has ``broke``, which gets what is raised: to record must never fail a run."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the suite's own objects are looked at, and the tests' patches are met
+            this: Any = args[0]
+            this.broke(error)
+
+    return call
+
+
+def said(error: Exception) -> str:
+    """One line about it."""
+    return " ".join(f"{type(error).__name__}: {plain(error)}".split())
 
 
 class Recorder:
@@ -41,6 +73,7 @@ class Recorder:
         self.outbox: list[Sent] = []
         self.current: Timed | None = None
         self.fixtures = FixtureClock(worker, self.outbox.append)
+        self.broken = False
         self._now = Clock.now
         self._libraries = Libraries()
         self._letters = ["-", "-", "-"]
@@ -64,10 +97,21 @@ class Recorder:
 
     def packed(self) -> str:
         """The same as a text that travels."""
-        return pack(self.drain())
+        try:
+            return pack(self.drain())
+        except Exception as error:  # noqa: BLE001 - see ``safely``
+            self.broke(error)
+            return pack(self.drain())
+
+    def broke(self, error: Exception) -> None:
+        """Say the first thing that went wrong, on the way that rows go."""
+        if not self.broken:
+            self.broken = True
+            self.outbox.append(Record(BROKEN, "", {"problem": said(error)}, self.worker, self._now()))
 
     # Tests
 
+    @safely
     def begin_test(self, nodeid: str, attempt: int) -> None:
         """``attempt`` is what other plugins say; the same test twice in a row counts as run again in any case."""
         self._end_unfinished()
@@ -80,10 +124,12 @@ class Recorder:
         self._letters = ["-", "-", "-"]
         self._gc_before = self._gc_seconds
 
+    @safely
     def begin_phase(self) -> None:
         self._shared = self.fixtures.shared
         self._begin = self._now()
 
+    @safely
     def end_phase(self, phase: int, letter: str) -> None:
         """``letter`` is what this process knows of its outcome (see ``Timed.phases``); its report is heard later."""
         end, test = self._now(), self.current
@@ -118,8 +164,27 @@ class Recorder:
             data = {"seconds": self._now() - self._begin + test.setup + test.call}
             self.outbox.append(Record(INTERRUPTED, test.id, plain(data), self.worker, test.start or self._begin))
 
+    # Fixtures, as pytest's FixtureDef
+
+    @safely
+    def fixture_is_up(self, fixture: Any, depth: int, request: Any, node: str) -> None:
+        """Its set-up, which ``fixtures.enter`` began, is over."""
+        self.fixtures.set_up(fixture, depth, request, node)
+        # Finalizers run last in, first out: those of fixtures that ask for this one come later, so they run before
+        # ours, and its own ran in its set-up, so they come after.
+        fixture.addfinalizer(partial(self.fixture_ends, fixture))
+
+    @safely
+    def fixture_ends(self, fixture: Any) -> None:
+        self.fixtures.tear_down(fixture)
+
+    @safely
+    def fixture_is_down(self, fixture: Any) -> None:
+        self.fixtures.torn_down(fixture)
+
     # Everything else
 
+    @safely
     def announce(self, kind: str, nodeid: str, data: Any) -> None:
         """Of something with ``seconds`` in its ``data``, ``start`` is its begin: it ends now.
 
@@ -136,6 +201,7 @@ class Recorder:
     def begin_collecting(self) -> int:
         return self._collecting.enter()
 
+    @safely
     def end_collecting(self, depth: int, file: str) -> None:
         """Folders and files hold each other in some versions of pytest; each gets its own seconds."""
         _, own = self._collecting.leave(depth)
@@ -153,6 +219,7 @@ class Recorder:
 
         return timed
 
+    @safely
     def collected(self, folders: Iterable[str], whole: Whole | None) -> None:
         """Collection is over; ``folders`` are the ids that are no files, "" that of the session."""
         self.outbox.append(Worker(self.worker, platform.node(), os.getpid(), machine=machine(whole=self.elsewhere)))
@@ -163,13 +230,14 @@ class Recorder:
         if whole is not None:
             self.outbox.append(whole)
 
+    @safely
     def finish(self) -> None:
         """Put what is left into the outbox and listen no more."""
+        if self._on_gc in gc.callbacks:
+            gc.callbacks.remove(self._on_gc)
         self._end_unfinished()
         self.fixtures.finish()
         self._libraries.close()
-        if self._on_gc in gc.callbacks:
-            gc.callbacks.remove(self._on_gc)
 
     def _on_gc(self, phase: str, _: object) -> None:
         if phase == "start":
@@ -195,9 +263,4 @@ def machine(*, whole: bool = True) -> dict[str, Any]:
 
 def peak_memory() -> int:
     """Bytes: the most that this process has had in memory so far; 0 on Windows, where none is known."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak << 10
+    return int(_usage().ru_maxrss) << _USAGE_SHIFT if _usage else 0

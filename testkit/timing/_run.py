@@ -49,9 +49,16 @@ class Header:
 
     @classmethod
     def imported(cls, path: Path, origin: str, started: float, part: str = "") -> Header:
-        """For what was read from ``path``; ``part`` tells several runs in one file apart."""
+        """For what was read from ``path``; ``part`` tells several runs in one file apart.
+
+        The content is part of the name: CI unpacks many files that are called ``report.xml``, all of one second.
+        """
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
         stamp = datetime.fromtimestamp(started, tz=timezone.utc).strftime("%Y%m%dT%H%M%S")
-        name = "-".join(filter(None, [path.stem.lstrip("."), part, stamp]))
+        name = "-".join(filter(None, [path.stem.lstrip("."), part, stamp, digest.hexdigest()[:8]]))
         return cls(name, started=started, origin=origin)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -60,4 +61,4 @@ def _from_ci(environ: Mapping[str, str]) -> tuple[str, int, bool]:
 
 def _taken(folder: Path, header: Header) -> bool:
     stem = _stem(header)
-    return any((folder / f"{stem}{SUFFIX}{ending}").exists() for ending in ("", PARTIAL))
+    return any(os.path.lexists(folder / f"{stem}{SUFFIX}{ending}") for ending in ("", PARTIAL))

@@ -14,7 +14,7 @@ from testkit.timing._order import slowest_first
 from testkit.timing._plan import Plan
 from testkit.timing._plan import plan as make_plan
 from testkit.timing._run import Run, canonical, shard_numbers
-from testkit.timing._say import spent
+from testkit.timing._say import shown, spent
 from testkit.timing._task import Task, refuse_number
 
 SHARD = "timing_shard"
@@ -161,7 +161,7 @@ def _refuse_twice(names: Sequence[str], task: Task) -> None:
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         fix = "give each test an id of its own; --keep-duplicates and shards do not go together"
-        raise TimingError(f"{twice} was collected twice: a plan goes by ids", task.where, fix)
+        raise TimingError(f"{shown(twice)} was collected twice: a plan goes by ids", task.where, fix)
 
 
 def _some(what: str, names: Iterable[str]) -> str:
@@ -169,7 +169,7 @@ def _some(what: str, names: Iterable[str]) -> str:
     if not ordered:
         return ""
     more = f" and {len(ordered) - SHOWN:,} more" if len(ordered) > SHOWN else ""
-    return f"{len(ordered):,} {what} ({', '.join(ordered[:SHOWN])}{more})"
+    return f"{len(ordered):,} {what} ({', '.join(map(shown, ordered[:SHOWN]))}{more})"
 
 
 def plans_differ(runs: Iterable[Run]) -> list[str]:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from testkit import _settings
 from testkit._text import counted
-from testkit.errors import TimingError
+from testkit.errors import KitWarning, TimingError
 from testkit.timing import _ci
 from testkit.timing._history import History
 from testkit.timing._plan import Plan
-from testkit.timing._read import read_folder
+from testkit.timing._read import read_folder, run_files
 from testkit.timing._run import shard_numbers
 from testkit.timing._wishes import path_finder, seen_from
+from testkit.timing._write import PARTIAL
 
 SLOWEST = "slowest"
 
@@ -76,7 +78,9 @@ def read_task(config: Any, recorded_in: Path | None) -> Task:
         now=time.time(),
         plan=_read_plan(plan.value, shard.value, plan.source) if plan.value else "",
         plan_file=seen_from(config.invocation_params.dir, plan.value) if plan.value else "",
-        history=_read_history(config, past.value, past.source) if past.value and (shard.value or first) else None,
+        history=_read_history(config, past.value, past.source, notes)
+        if past.value and (shard.value or first)
+        else None,
         order=first,
         notes=notes,
     )
@@ -122,11 +126,24 @@ def refuse_number(plan: Plan, file: str, shard: str, where: str) -> None:
         raise TimingError(problem, where, "give the number of shards that the plan was made for")
 
 
-def _read_history(config: Any, path: Path, source: str) -> History | None:
-    """None for an empty folder: there is nothing yet. One that is not there may be a cache that did not come."""
+def _read_history(config: Any, path: Path, source: str, notes: list[str]) -> History | None:
+    """None where no test was recorded yet. A folder that is not there may be a cache that did not come."""
     if not path.exists():
         fix = f"restore the run files there; before there are any, make an empty folder: mkdir -p {path}"
         raise TimingError(f"{path} does not exist", source, fix)
     if path.is_dir() and not any(path.iterdir()):
         return None
-    return History.of(read_folder(path), seen_from(config.invocation_params.dir, path))
+    name = seen_from(config.invocation_params.dir, path)
+    # Of a run that was killed at once there may be an empty .partial; an empty whole file was damaged, and is refused.
+    if path.is_dir() and all(one.name.endswith(PARTIAL) and not one.stat().st_size for one in run_files(path)):
+        notes.append(f"{name} is not empty and has no run file with a run in it")
+        return None
+    # As a warning it would end a run under -W error, before its first test.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", KitWarning)
+        runs = read_folder(path)
+    notes += [str(warning.message).removeprefix("timing: ") for warning in caught]
+    if not any(run.tests for run in runs):
+        notes.append(f"no run in {name} has a test in it")
+        return None
+    return History.of(runs, name)

@@ -74,9 +74,10 @@ def band_of(values: Sequence[float]) -> tuple[float, float, float] | None:
 def trend(now: Sequence[Run], before: Sequence[Inventory]) -> list[Series]:
     """A series for each file of the reported run: what left its band most first, then the largest.
 
-    Of the runs before, only whole ones count: a missing shard would look like a speed-up.
+    Of the runs before, only whole ones count: a missing shard, or one that was interrupted, would look like a
+    speed-up.
     """
-    past = [file_seconds([*one.newest.values(), *one.older]) for one in before if not (one.missing or one.unfinished)]
+    past = [file_seconds([*one.newest.values(), *one.older]) for one in before if not one.lacks]
     if not past:
         return []
     found = []

@@ -15,6 +15,7 @@ from testkit._text import counted
 from testkit.errors import TimingError
 from testkit.timing._merge import Inventory, inventory
 from testkit.timing._run import Run, Whole, digest_of
+from testkit.timing._say import shown
 
 SHOWN = 10
 """More ids or files of a kind are counted, not listed."""
@@ -66,7 +67,7 @@ def verify(runs: Iterable[Run], *, ids: Iterable[str] | None = None) -> Verified
 
     ``ids``: all that should have been collected, such as the ids of a plan, to name what no shard was to run. Raises
     TimingError where there is nothing to judge: no run file, files of several runs, no recorded collection, nothing
-    collected, shards or ``ids`` that disagree about what was collected.
+    collected, shards or ``ids`` that disagree about what was collected, shards of different Pythons or platforms.
     """
     found = inventory(runs)
     if not found:
@@ -75,6 +76,7 @@ def verify(runs: Iterable[Run], *, ids: Iterable[str] | None = None) -> Verified
         names = ", ".join(one.run for one in found[:SHOWN])
         raise TimingError(f"files of {len(found)} runs: {names}", fix="verify one run at a time")
     one = found[0]
+    _refuse_matrix(one)
     whole = _agreed(one)
     names_known = list(ids) if ids is not None else None
     if names_known is not None and digest_of(names_known) != whole.digest:
@@ -86,6 +88,30 @@ def verify(runs: Iterable[Run], *, ids: Iterable[str] | None = None) -> Verified
     _compare_with_whole(listed, whole, verified, names_known)
     _compare_with_ran(one, listed, verified)
     return verified
+
+
+def _refuse_matrix(one: Inventory) -> None:
+    """Unless all shards ran alike. The entries of a CI matrix have one job name, and so one run id by default: each
+    entry has its own shards, and those of several, put together, prove nothing."""
+    places: dict[str, str] = {}
+    for run in one.newest.values():
+        if place := _place(run):
+            places.setdefault(place, run.header.name)
+    if len(places) > 1:
+        told = "; ".join(f"{name}: {shown(place)}" for place, name in list(places.items())[:SHOWN])
+        raise TimingError(
+            f"the shards of run {shown(one.run)} ran on different Pythons or platforms ({told})",
+            fix="name each entry of a CI matrix: TESTKIT_RUN_ID=$GITHUB_RUN_ID-<entry>",
+        )
+
+
+def _place(run: Run) -> str:
+    """``CPython 3.11, debian x86_64``, as far as it was recorded."""
+    machine = run.header.machine.get("environment")
+    known = machine if isinstance(machine, dict) else {}
+    python = ".".join(run.header.python.split(".")[:2])  # a patch release more on one host is no matrix
+    parts = (known.get("python_implementation"), python, known.get("os"), known.get("machine"))
+    return " ".join(str(part) for part in parts if part)
 
 
 def _agreed(one: Inventory) -> Whole:
@@ -113,7 +139,7 @@ def _refuse(wholes: Sequence[tuple[str, Whole]]) -> NoReturn:
     for file in different[:SHOWN]:
         numbers = [whole.files.get(file, (0, ""))[0] for _, whole in sides]
         alike = " (other names)" if len(set(numbers)) == 1 else ""
-        parts.append(f"{file} {' and '.join(map(str, numbers))}{alike}")
+        parts.append(f"{shown(file)} {' and '.join(map(str, numbers))}{alike}")
     more = f" and {len(different) - SHOWN} more files" if len(different) > SHOWN else ""
     raise TimingError(
         f"different tests were collected ({told}); they differ in {', '.join(parts)}{more}",
@@ -178,6 +204,6 @@ def _compare_with_ran(one: Inventory, listed: dict[str, dict[int, int]], verifie
 def _listed(what: str, found: dict[str, str]) -> list[str]:
     if not found:
         return []
-    rows = [f"    {name}{f'  ({where})' if where else ''}" for name, where in list(found.items())[:SHOWN]]
+    rows = [f"    {shown(name)}{f'  ({where})' if where else ''}" for name, where in list(found.items())[:SHOWN]]
     more = [f"    and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
     return [f"  {what}: {len(found):,}", *rows, *more]

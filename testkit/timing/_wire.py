@@ -5,13 +5,13 @@ JSON, since it holds any text (lone surrogates too) and costs less than xdist's 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+from json import loads
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 from testkit.timing._run import Collected, Fixture, Imported, Jit, Record, Timed, Whole, Worker
-from testkit.timing._write import Row
+from testkit.timing._write import Encoder, Row
 
 Sent: TypeAlias = Row | Whole
 
@@ -24,12 +24,12 @@ _VALUES = {kind: attrgetter(*kind.__dataclass_fields__) for kind in _KINDS.value
 
 def pack(rows: Iterable[Sent]) -> str:
     """Text that ``unpack`` turns into the same rows; the data of records must be plain JSON."""
-    return _ENCODER.encode([[type(row).__name__, *_VALUES[type(row)](row)] for row in rows])
+    return _encode([[type(row).__name__, *_VALUES[type(row)](row)] for row in rows])
 
 
 def unpack(text: str) -> list[Sent]:
     rows: list[Sent] = []
-    for kind, *values in json.loads(text):
+    for kind, *values in loads(text):
         if kind == "Whole":
             rows.append(Whole.from_json(values))
             continue
@@ -45,4 +45,4 @@ def _jit(value: Any) -> list[float]:
     raise TypeError(f"{value!r} is not plain")
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_jit)
+_encode = Encoder(_jit).encode

@@ -57,18 +57,39 @@ IDS_A_LINE = 500
 
 Row: TypeAlias = Timed | Fixture | Collected | Imported | Record | Worker
 
+# Tests replace functions of os and json, and rows are written while such a test runs.
+_os_write, _os_close, _os_rename, _getpid = os.write, os.close, os.rename, os.getpid
+
+
+class Encoder(json.JSONEncoder):
+    """Compact JSON by methods of its own: those of ``json.JSONEncoder`` may be replaced."""
+
+    encode = json.JSONEncoder.encode
+    iterencode = json.JSONEncoder.iterencode
+
+    def __init__(self, default: Callable[[Any], Any] | None = None) -> None:
+        super().__init__(separators=(",", ":"), default=default)
+
+
+_encode = Encoder().encode
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class NameTakenError(Exception):
+    """Another run has the file of that name."""
 
 
 class Writer:
     """Appends to ``NAME.timing.jsonl.partial`` until ``close`` renames it.
 
-    A file is never overwritten: if the name is taken, a number is added. Full disks and the like do not stop a run:
-    ``problem`` then says what happened, nothing more is written, and the file keeps its ``.partial``. Not for use
-    from several threads.
+    A file is never overwritten: if the name is taken, a number is added, or, with ``exact``, NameTakenError is raised.
+    Full disks and the like do not stop a run: ``problem`` then says what happened, nothing more is written, and the
+    file keeps its ``.partial``. In a fork of the process that made it, it does nothing. Not for use from several
+    threads.
     """
 
-    def __init__(self, folder: Path, header: Header) -> None:
+    def __init__(self, folder: Path, header: Header, *, exact: bool = False) -> None:
         if not header.run:
             raise TimingError("a run needs a name", "header", "give its shards and attempts one that they share")
         shard_numbers(header.shard, "header")
@@ -87,7 +108,8 @@ class Writer:
             Record: self._record,
             Worker: self._worker_line,
         }
-        self.path, self._file = _claim(folder, _stem(header))
+        self._pid = _getpid()
+        self.path, self._file = _claim(folder, _stem(header), exact=exact)
         self._lines.append(_line(_header_json(header)))
         self.flush()
 
@@ -114,19 +136,21 @@ class Writer:
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
-        data = memoryview("".join(self._lines).encode("ascii"))
-        self._lines.clear()
-        if self.problem:
+        lines, self._lines = self._lines, []
+        if self.problem or _getpid() != self._pid:
             return
+        data = memoryview("".join(lines).encode("ascii"))
         try:
             while data:
-                data = data[os.write(self._file, data) :]
+                data = data[_os_write(self._file, data) :]
         except OSError as error:
             # Half a line may be on the disk; with more after it the file could not be read at all.
             self.problem = f"{self.path}: {error.strerror or error}"
 
     def close(self, exit_status: int | None, seconds: float) -> Path:
         """Write the end after ``seconds`` of run and rename the file; returns where it is now."""
+        if _getpid() != self._pid:
+            return self.path
         self._lines.append(_line(["end", exit_status, _us(seconds), self._tests]))
         self.abandon()
         if not self.problem:
@@ -139,20 +163,20 @@ class Writer:
     def abandon(self) -> None:
         """Flush and close without an end: readers see that the run did not finish."""
         self.flush()
-        if self._file >= 0:
-            os.close(self._file)
+        if self._file >= 0 and _getpid() == self._pid:
+            _os_close(self._file)
             self._file = -1
 
     def _timed(self, row: Timed) -> None:
         self._tests += 1
         head = (
             f'["test",{self._number(row.id)},{self._worker(row.worker)},{_us(row.start)},'
-            f"{_us(row.setup)},{_us(row.call)},{_us(row.teardown)},{row.rss >> 10}"
+            f"{_us(row.setup)},{_us(row.call)},{_us(row.teardown)},{int(row.rss) >> 10}"
         )
         if row.phases == "ppp" and row.attempt == 1 and not row.gc and not row.gpu and row.jit is None:
             self._lines.append(head + "]\n")
             return
-        tail = [json.dumps(row.phases), row.attempt, _us(row.gc), row.gpu]
+        tail = [_encode(row.phases), row.attempt, _us(row.gc), row.gpu]
         if row.jit is not None:
             tail.append(f"[{_us(row.jit.seconds)},{row.jit.count},{row.jit.hits}]")
         else:
@@ -161,7 +185,7 @@ class Writer:
         self._lines.append(f"{head},{','.join(map(str, tail))}]\n")
 
     def _fixture(self, row: Fixture) -> None:
-        names = json.dumps([canonical(row.name), row.scope, canonical(row.param)], separators=(",", ":"))[1:-1]
+        names = _encode([canonical(row.name), row.scope, canonical(row.param)])[1:-1]
         ended = "null" if row.teardown_start is None else str(_us(row.teardown_start))
         self._lines.append(
             f'["fixture",{names},{self._number(row.node)},{self._worker(row.worker)},'
@@ -258,22 +282,29 @@ def write(folder: Path, run: Run) -> Path:
 def free_name(folder: Path, stem: str, suffix: str = "") -> Path:
     """``stem`` in ``folder``, with a number where that is taken; open it with O_EXCL, it may be taken by then."""
     name, number = stem, 1
-    while any((folder / f"{name}{SUFFIX}{ending}").exists() for ending in {"", suffix}):
+    while any(os.path.lexists(folder / f"{name}{SUFFIX}{ending}") for ending in {"", suffix}):
         number += 1
         name = f"{stem}-{number}"
     return folder / f"{name}{SUFFIX}{suffix}"
 
 
-def _claim(folder: Path, stem: str) -> tuple[Path, int]:
+def _claim(folder: Path, stem: str, *, exact: bool) -> tuple[Path, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
-            path = free_name(folder, stem, PARTIAL)
+            path = folder / f"{stem}{SUFFIX}{PARTIAL}" if exact else free_name(folder, stem, PARTIAL)
             try:
-                return path, os.open(path, flags, 0o666)
+                file = os.open(path, flags, 0o666)
             except FileExistsError:
+                if exact:
+                    raise NameTakenError(str(path)) from None
                 continue  # another writer was quicker; its file is seen now
+            if exact and os.path.lexists(folder / f"{stem}{SUFFIX}"):  # and was done before we looked at its .partial
+                os.close(file)
+                path.unlink()
+                raise NameTakenError(str(path))
+            return path, file
     except OSError as error:
         raise TimingError(f"cannot write in {folder}: {error.strerror or error}", fix="name another folder") from error
 
@@ -283,7 +314,7 @@ def _renamed(partial: Path) -> Path:
     target = partial.with_name(partial.name[: -len(PARTIAL)])
     if target.exists():
         target = free_name(partial.parent, target.name[: -len(SUFFIX)])
-    partial.rename(target)
+    _os_rename(partial, target)
     return target
 
 
@@ -299,7 +330,7 @@ def _header_json(header: Header) -> dict[str, Any]:
 
 
 def _line(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":")) + "\n"
+    return _encode(value) + "\n"
 
 
 def _us(seconds: float) -> int:

@@ -58,6 +58,11 @@ def main(argv: Sequence[str]) -> int:
         except BrokenPipeError:  # the reader, such as head, has seen enough; the interpreter must not flush again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = REFUSED
+        except OSError as error:  # a full disk behind it; errors of named files say which
+            if error.filename is None:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            what = "write the output" if error.filename is None else f"use {error.filename}"
+            raise TimingError(f"cannot {what}: {error.strerror or error}", "command line") from error
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         print(text, file=sys.stderr)
     return code
@@ -166,8 +171,11 @@ def _compare(given: argparse.Namespace) -> int:
     gate = Gate(given.relative, given.seconds, given.runs, above, given.median)
     runs = _runs([given.base])
     if given.head is None:
-        found, notes = rows(runs, given.by)
+        found, notes = rows(runs, given.by, gate.head)
         base, head = windows(found, gate)
+        if not any(base.values()):
+            problem = f"{given.base} has no run before the newest {gate.head} that are judged"
+            raise TimingError(problem, fix="record more runs, or judge fewer: --runs 1 --above 1")
     else:
         new = _runs([given.head])
         own = {run.header.run for run in new}
@@ -178,6 +186,8 @@ def _compare(given: argparse.Namespace) -> int:
         (base, notes), (head, more) = rows(before, given.by), rows(new, given.by)
         notes += more
     result = compare(base, head, gate)
+    if len(result.removed) > result.compared:
+        notes.append("more than half of the base is gone: is the head of the same suite, and all of it?")
     print("\n".join(_compared(result, given.by, [*notes, *result.notes()])))
     return 0 if result.ok else FOUND
 

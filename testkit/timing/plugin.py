@@ -168,19 +168,16 @@ class PerTest:
     ) -> Generator[None, object, object]:
         if fixturedef.func is OF_A_PARAMETER:
             return (yield)
-        fixtures = self._recorder.fixtures
-        depth = fixtures.enter()
+        node = self._name(request.node.nodeid)
+        depth = self._recorder.fixtures.enter()
         try:
             return (yield)
         finally:
-            fixtures.set_up(fixturedef, depth, request, self._name(request.node.nodeid))
-            # Finalizers run last in, first out: those of fixtures that ask for this one come later, so they run
-            # before ours, and its own ran in its set-up, so they come after.
-            fixturedef.addfinalizer(partial(fixtures.tear_down, fixturedef))
+            self._recorder.fixture_is_up(fixturedef, depth, request, node)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        self._recorder.fixtures.torn_down(fixturedef)
+        self._recorder.fixture_is_down(fixturedef)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, object, object]:

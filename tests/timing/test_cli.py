@@ -457,3 +457,36 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
         assert process.stderr is not None
         assert process.stderr.read() == b""
         assert process.wait(60) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_full_disk_behind_the_output_is_an_error_of_two_lines(tmp_path: Path) -> None:
+    saved(tmp_path)
+    words = [sys.executable, "-m", "testkit", "timing", "report", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "timing: cannot write the output: No space left on device (command line)\n"
+
+
+def test_compare_refuses_where_all_that_it_would_judge_was_cut_short(command: Command) -> None:
+    saved("runs", "r0", day=0)
+    for day in (1, 2, 3):
+        cut_short(saved("runs", f"r{day}", day=day))
+    code, out, err = command("compare", "runs")
+    assert (code, out) == (2, "")
+    assert err.startswith("timing: nothing whole to compare (run r1 is left out: the run, attempt 1 ended with exit")
+
+
+def cut_short(path: Path) -> None:
+    """As Ctrl-C leaves it: with an end."""
+    lines = path.read_text().splitlines()
+    end = json.loads(lines[-1])
+    end[1] = 2
+    path.write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
+
+
+def test_compare_notes_that_most_of_the_base_is_gone(command: Command) -> None:
+    saved("base")
+    saved("head", "new", selected=IDS[:2])
+    assert "note: more than half of the base is gone" in command("compare", "base", "head")[1]

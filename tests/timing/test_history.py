@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from testkit.errors import TimingError
+from testkit.errors import KitWarning, TimingError
 from testkit.timing import Run
 from testkit.timing._history import DAY, UNITS, History, newest_ids, prune, rows
+from testkit.timing._merge import inventory
 from testkit.timing._run import Collected, Fixture, Header, Imported, Jit, Record, Timed, Whole
+from testkit.timing._trend import trend
 from testkit.timing._write import write
 
 A, B = "tests/test_a.py", "tests/test_b.py"
@@ -231,8 +234,32 @@ def test_a_run_that_lacks_a_shard_is_no_place_of_a_row() -> None:
         {A: [1.0]},
         ["run half is left out: shard 2/2 has no run file"],
     )
-    with pytest.raises(TimingError, match=r"no whole run to compare .*shard 2/2 has no run file"):
+    with pytest.raises(TimingError, match=r"nothing whole to compare .*shard 2/2 has no run file"):
         rows([half], "file")
+
+
+def cut_short(name: str, **changes: Any) -> Run:
+    run = a_run(name, started=5.0, tests=[TEST])
+    for field, value in changes.items():
+        setattr(run, field, value)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "lack"),
+    [
+        (cut_short("cut", exit_status=2), "ended with exit status 2"),
+        (cut_short("cut", exit_status=1, selected=[TEST.id, f"{A}::test_y"]), "did not run 1 test that it was to run"),
+        (cut_short("cut", tests=[Timed(TEST.id, phases="prp")]), "did not run 1 test that it was to run"),
+        (cut_short("cut", complete=False), "did not finish"),
+    ],
+)
+def test_a_run_that_was_cut_short_is_no_place_of_a_row_and_no_past_of_a_trend(run: Run, lack: str) -> None:
+    whole = cut_short("whole", exit_status=1)
+    assert rows([whole, run], "file") == ({A: [1.0]}, [f"run cut is left out: the run, attempt 1 {lack}"])
+    with pytest.raises(TimingError, match=f"nothing whole to compare .*{lack}"):
+        rows([whole, run], "file", newest=1)
+    assert [len(series.values) for series in trend([whole], inventory([whole, run]))] == [2]
 
 
 def saved(folder: Path, *names: str) -> None:
@@ -273,3 +300,25 @@ def test_a_file_that_cannot_be_read_stops_pruning_before_it_deletes(tmp_path: Pa
     with pytest.raises(TimingError, match="is not a run file"):
         prune(tmp_path, 0.0, keep=1)
     assert left(tmp_path) == ["one", "two", "x"]
+
+
+def test_pruning_takes_the_partial_of_the_run_itself_and_leaves_that_of_another(tmp_path: Path) -> None:
+    saved(tmp_path, "one", "two", "three", "new")
+    one, two, three = (tmp_path / f"{name}.1.timing.jsonl" for name in ("one", "two", "three"))
+    one.with_name(f"{one.name}.partial").write_bytes(one.read_bytes()[:50])
+    two.with_name(f"{two.name}.partial").touch()
+    foreign = three.with_name(f"{three.name}.partial")
+    foreign.write_bytes(one.read_bytes())
+    with pytest.warns(KitWarning, match=r"three.*partial is of another run than three.*, it stays"):
+        assert prune(tmp_path, 0.0, keep=1) == sorted([one, two, three])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.1.timing.jsonl", foreign.name]
+
+
+def test_what_cannot_be_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    saved(tmp_path, "old", "new")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(TimingError, match=r"cannot delete .*old.*Permission denied"):
+        prune(tmp_path, 0.0, keep=1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from testkit.errors import TimingError
+from testkit.timing import read_folder
 from testkit.timing._importers import read_foreign
+from testkit.timing._merge import inventory
 from testkit.timing._run import Run, joined
+from testkit.timing._write import write
 
 DATA = Path(__file__).parent.parent / "data" / "timing"
 
@@ -49,13 +53,24 @@ def test_both_shapes_of_pytest_split_are_read(tmp_path: Path) -> None:
 
 def test_pytorch_test_times_are_a_run_for_each_job_and_configuration() -> None:
     runs = read_foreign(DATA / "pytorch_test_times.json")
-    assert [run.header.run.rpartition("-")[0] for run in runs] == [
+    assert [run.header.run.rsplit("-", 2)[0] for run in runs] == [
         "pytorch_test_times-linux-cuda13-default",
         "pytorch_test_times-linux-cuda13-slow",
         "pytorch_test_times-linux-rocm-default",
     ]
     assert seconds(runs[0]) == {"test_matmul": 61.5, "inductor/test_gemm": 5280.25}
     assert [seconds(run)["test_matmul"] for run in runs] == [61.5, 610.0, 0.0]
+
+
+def test_reports_of_one_name_and_time_stay_different_runs(tmp_path: Path) -> None:
+    for folder, took in (("a", 1.0), ("b", 2.0), ("copy", 2.0)):
+        path = tmp_path / folder / ".test_durations"
+        path.parent.mkdir()
+        path.write_text(json.dumps({"test_a.py::test": took}))
+        os.utime(path, (1000, 1000))
+        write(tmp_path / "runs", *read_foreign(path))
+    found = inventory(read_folder(tmp_path / "runs"))
+    assert sorted((seconds(one.newest[1])["test_a.py::test"], len(one.copies)) for one in found) == [(1.0, 0), (2.0, 1)]
 
 
 # pytest-reportlog.

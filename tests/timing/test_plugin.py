@@ -228,15 +228,15 @@ def test_an_empty_folder_name_is_a_usage_error(run: Inner) -> None:
 def test_a_full_disk_is_said_and_fails_nothing(pytester: pytest.Pytester, run: Inner) -> None:
     pytester.makeconftest(
         """
-        import os
-        real = os.write
+        from testkit.timing import _write
+        real = _write._os_write
 
         def pytest_collection_finish():
             def write(file, data):
                 if b'"test"' in bytes(data) or b'"end"' in bytes(data):
                     raise OSError(28, "No space left on device")
                 return real(file, data)
-            os.write = write
+            _write._os_write = write
         """
     )
     pytester.makepyfile("def test_it(): pass")
@@ -244,6 +244,106 @@ def test_a_full_disk_is_said_and_fails_nothing(pytester: pytest.Pytester, run: I
     assert result.ret == 0
     result.stdout.fnmatch_lines(["timing: 1 test in *; the record is not whole: *No space left on device"])
     assert not recorded(pytester).complete
+
+
+def test_what_a_suite_replaces_or_breaks_fails_nothing_and_is_recorded(pytester: pytest.Pytester, run: Inner) -> None:
+    pytester.makepyfile(
+        """
+        import json, os, resource, sys
+        from unittest import mock
+        import pytest
+
+        class Lazy:
+            def __getattr__(self, name):
+                raise KeyError(name)
+
+        @pytest.fixture(params=[Lazy()], ids=lambda _: "lazy")
+        def lazy(request):
+            return request.param
+
+        def test_parameter(lazy):
+            pass
+
+        @pytest.fixture
+        def patched(monkeypatch):
+            with mock.patch("json.dumps"), mock.patch("json.JSONEncoder.encode"), mock.patch("os.write"):
+                with mock.patch("os.close"), mock.patch("resource.getrusage"), mock.patch("os.getpid"):
+                    monkeypatch.setattr(sys, "platform", "win32")
+                    monkeypatch.setitem(sys.modules, "torch", mock.MagicMock())
+                    yield
+
+        @pytest.fixture(autouse=True, scope="module")
+        def slow_file():
+            patches = [mock.patch("json.dumps"), mock.patch("resource.getrusage"), mock.patch("os.getpid")]
+            for patch in patches:
+                patch.start()
+            yield
+            for patch in patches:
+                patch.stop()
+
+        @pytest.mark.xfail
+        def test_patched(patched):
+            assert 0
+        """
+    )
+    result = run("--timing-dir=rec")
+    result.assert_outcomes(passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["timing: 2 tests in *; recorded in rec/*"])
+    found = recorded(pytester)
+    assert phases(found) == {"test_parameter[lazy]": "ppp", "test_patched": "pxp"}
+    assert all(test.rss > 1 << 20 for test in found.tests)
+    assert found.complete
+
+
+@pytest.mark.parametrize(("plugins", "args"), [(("testkit.timing.plugin",), ()), (XDIST, ("-n1",))], ids=["", "n1"])
+def test_what_goes_wrong_while_measuring_is_said_and_breaks_no_run(
+    pytester: pytest.Pytester, run: Inner, plugins: tuple[str, ...], args: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(
+        """
+        from testkit.timing._fixture_clock import FixtureClock
+
+        def set_up(self, *args):
+            raise LookupError("planted")
+
+        FixtureClock.set_up = set_up
+        """
+    )
+    pytester.makepyfile("def test_it(tmp_path): pass")
+    result = run("--timing-dir=rec", *args, plugins=plugins)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["timing: 1 test in *; the record is not whole: *: LookupError: planted"])
+    found = recorded(pytester)
+    assert [(record.kind, record.data) for record in found.records] == [
+        ("not recorded", {"problem": "LookupError: planted"})
+    ]
+    assert not found.complete
+    over = run("--timing-budget=test=1h", *args, plugins=plugins)
+    assert over.ret == 1
+    over.stdout.fnmatch_lines(["timing: budgets of tests and files could not be watched: *: LookupError: planted*"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_of_a_test_that_comes_back_does_not_touch_the_run_file(pytester: pytest.Pytester, run: Inner) -> None:
+    pytester.makepyfile(
+        """
+        import os, sys
+
+        def test_before():
+            pass
+
+        def test_fork():
+            child = os.fork()
+            if not child:
+                sys.exit(3)
+            os.waitpid(child, 0)
+        """
+    )
+    result = run("--timing-dir=rec")
+    assert result.ret == 0
+    found = recorded(pytester)
+    assert phases(found) == {"test_before": "ppp", "test_fork": "ppp"}
+    assert (found.complete, found.exit_status) == (True, 0)
 
 
 def test_ci_names_the_run_and_a_second_one_in_the_same_job_is_another(

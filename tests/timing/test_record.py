@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,8 +21,8 @@ from testkit.timing._fixture_clock import ALONE, FixtureClock
 from testkit.timing._gather import Gatherer, letter_of
 from testkit.timing._libraries import Libraries, gpu_peak
 from testkit.timing._nodes import Nodes, without_group
-from testkit.timing._read import read
-from testkit.timing._record import Recorder
+from testkit.timing._read import read, read_folder
+from testkit.timing._record import Recorder, peak_memory
 from testkit.timing._run import Collected, Fixture, Imported, Jit, Record, Run, Timed, Whole, Worker
 from testkit.timing._run_id import name_run
 from testkit.timing._slow import PastCapture, SlowWatch
@@ -194,7 +196,70 @@ def test_a_parameter_is_shown_as_in_an_id(hands: Hands, param: Any, ids: Any, te
     assert rows[-1].param == text
 
 
+class Hostile:
+    """Its text and its attributes are errors, also the one that ``isinstance`` looks at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        raise KeyError("planted")
+
+
+class HostileText(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise KeyError("planted")
+
+
+@pytest.mark.parametrize("made", [Hostile, HostileText])
+def test_a_parameter_that_raises_when_looked_at_is_shown_by_number(hands: Hands, made: Any) -> None:
+    clock, rows = fixture_clock()
+    request = SimpleNamespace(param=made(), param_index=1)
+    used(clock, hands, definition("engine", "module"), 1, 1, request)
+    assert rows[-1].param == "engine1"
+
+
 # The recorder
+
+
+def test_what_goes_wrong_while_measuring_is_a_row_and_told_once(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder("gw0")
+    monkeypatch.setattr(recorder, "_libraries", None)
+    recorder.begin_test("a.py::test_x", 1)
+    recorder.begin_test("a.py::test_x", 1)
+    (row,) = recorder.drain()
+    assert isinstance(row, Record)
+    assert row.kind == "not recorded"
+    assert row.data["problem"].startswith("AttributeError: ")
+
+
+def test_an_interrupt_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt("planted")
+
+    recorder = Recorder("gw0")
+    monkeypatch.setattr(recorder.fixtures, "set_up", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="planted"):
+        recorder.fixture_is_up(None, 0, REQUEST, "a.py::test_x")
+    assert not recorder.outbox
+
+
+def test_neither_a_replaced_getrusage_nor_another_platform_changes_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    before = peak_memory()
+    monkeypatch.setattr(resource, "getrusage", None)
+    monkeypatch.setattr("sys.platform", "win32")
+    assert peak_memory() >= before > 1 << 20
+
+
+def test_rows_that_cannot_travel_are_said_to_be_lost() -> None:
+    recorder = Recorder("gw0")
+    recorder.outbox.append(Record("odd", data={"any": object()}))
+    (row,) = unpack(recorder.packed())
+    assert isinstance(row, Record)
+    assert (row.kind, "is not plain" in row.data["problem"]) == ("not recorded", True)
 
 
 def test_a_test_is_not_billed_for_what_it_shares(hands: Hands) -> None:
@@ -411,6 +476,19 @@ def test_an_extension_is_compiled_if_its_files_change_and_else_from_the_cache(
     other.close()
 
 
+@pytest.mark.usefixtures("bare")
+def test_what_a_test_puts_in_a_librarys_place_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, libraries: Libraries
+) -> None:
+    knobs = SimpleNamespace(listener=None)
+    module(monkeypatch, "triton", knobs=SimpleNamespace(compilation=knobs))
+    module(monkeypatch, "torch.utils.cpp_extension", _jit_compile=type)  # without a signature
+    module(monkeypatch, "torch._dynamo.utils", compilation_time_metrics=5)
+    libraries.look()
+    assert knobs.listener is not None
+    assert libraries.take() is None
+
+
 class Cuda:
     def __init__(self, peaks: list[int], ready: bool = True) -> None:
         self.peaks, self.ready = peaks, ready
@@ -438,8 +516,8 @@ def test_gpu_memory_is_the_peak_of_one_device_since_the_last_look(monkeypatch: p
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("cuda", [Cuda([7], ready=False), Cuda([-1]), Cuda([]), None], ids=range(4))
-def test_without_cuda_in_use_there_is_no_gpu_memory(monkeypatch: pytest.MonkeyPatch, cuda: Cuda | None) -> None:
+@pytest.mark.parametrize("cuda", [Cuda([7], ready=False), Cuda([-1]), Cuda([]), None, SimpleNamespace()], ids=range(5))
+def test_without_cuda_in_use_there_is_no_gpu_memory(monkeypatch: pytest.MonkeyPatch, cuda: Any) -> None:
     module(monkeypatch, "torch", cuda=cuda)
     assert gpu_peak() == 0
 
@@ -479,6 +557,33 @@ def test_a_second_run_of_pytest_in_one_job_is_no_second_attempt(tmp_path: Path) 
     environ = {"GITHUB_RUN_ID": "77", "GITHUB_RUN_ATTEMPT": "2"}
     (tmp_path / "77.2.timing.jsonl").touch()
     assert name_run(environ, tmp_path, "", 0.0) == ("77-2", 2)
+
+
+def test_runs_of_one_name_that_begin_at_once_are_different_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTKIT_RUN_ID", "same")
+    both_have_looked = threading.Barrier(2, timeout=60)
+    first = threading.local()
+
+    def name(*args: Any) -> tuple[str, int]:
+        named = name_run(*args)
+        if not hasattr(first, "is_over"):
+            first.is_over = True
+            both_have_looked.wait()
+        return named
+
+    monkeypatch.setattr("testkit.timing._gather.name_run", name)
+
+    def begin(_: int) -> None:
+        gatherer = Gatherer(Clock.now(), 1000.0, Budget())
+        gatherer.open(tmp_path, "", [], pytest.__version__)
+        gatherer.close(0)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(begin, range(2)))
+    found = {Path(run.path).name: (run.header.run, run.header.attempt) for run in read_folder(tmp_path)}
+    assert found == {"same.1.timing.jsonl": ("same", 1), "same.2.timing.jsonl": ("same", 2)}
 
 
 # Budgets
@@ -758,6 +863,28 @@ def test_each_outcome_has_its_letter(outcome: str, more: dict[str, Any], letter:
     assert letter_of(SimpleNamespace(outcome=outcome, **flags, **more)) == letter
 
 
+def test_what_goes_wrong_while_gathering_is_said_and_what_came_before_is_kept(desk: Desk) -> None:
+    desk.ran("a.py::test_x", Timed("a.py::test_x", "gw0", 100.0))
+    desk.gatherer.begins("gw0")
+    desk.gatherer.take_text("gw0", "no rows")
+    desk.gatherer.take("gw0", [None])  # type: ignore[list-item]
+    desk.ran("a.py::test_y", Timed("a.py::test_y", "gw0", 101.0))
+    run = desk.run()
+    assert [test.id for test in run.tests] == ["a.py::test_x"]
+    assert not run.complete
+    (line,) = desk.gatherer.lines(Path())
+    assert re.match(r"timing: 2 tests in .*; the record is not whole: JSONDecodeError: Expecting value", line)
+
+
+def test_a_budget_of_tests_that_was_not_watched_is_no_pass(tmp_path: Path, hands: Hands) -> None:
+    gatherer = Gatherer(hands(), 1000.0, Budget(test=5.0, source="from x"))
+    gatherer.take("gw1", [Record("not recorded", "", {"problem": "KeyError: planted"}, "gw1", 100.0)])
+    (error,) = gatherer.settle()
+    assert error.headline == (
+        "timing: budgets of tests and files could not be watched: gw1: KeyError: planted (from x)"
+    )
+
+
 # The three facts
 
 
@@ -811,6 +938,25 @@ def test_no_waste_is_named_where_there_is_none(desk: Desk) -> None:
 )
 def test_the_group_that_xdist_adds_is_no_part_of_the_name(nodeid: str, name: str) -> None:
     assert without_group(nodeid) == name
+
+
+@pytest.mark.parametrize("where", ["remote_exec", "receive", "waitclose"])
+def test_a_worker_that_does_not_say_what_time_it_is_breaks_no_run(desk: Desk, where: str) -> None:
+    def late(*_: Any) -> Any:
+        raise TimeoutError("no item after 30 seconds")
+
+    channel = SimpleNamespace(send=lambda _: None, receive=lambda timeout: 1e6, waitclose=lambda timeout: None)
+    gateway = SimpleNamespace(id="gw0", remote_exec=lambda source: channel)
+    setattr(gateway if where == "remote_exec" else channel, where, late)
+    nodes = Nodes(desk.gatherer, str, sharded=False)
+    nodes.pytest_xdist_newgateway(gateway)
+    nodes.pytest_configure_node(SimpleNamespace(gateway=gateway, workerinput={}))
+    run = desk.run()
+    text = "clock of gw0 not known: TimeoutError: no item after 30 seconds"
+    assert run.workers["gw0"].offset == 0
+    assert [(record.kind, record.worker, record.data) for record in run.records] == [("note", "gw0", {"text": text})]
+    assert desk.gatherer.lines(Path())[0] == f"timing: {text}"
+    assert run.complete
 
 
 def test_a_worker_is_asked_what_time_it_is(desk: Desk) -> None:

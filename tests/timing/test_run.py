@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -39,7 +42,7 @@ from testkit.timing._run import (
     shard_numbers,
     split_id,
 )
-from testkit.timing._write import Writer, write
+from testkit.timing._write import NameTakenError, Writer, write
 
 IDS = ["tests/test_a.py::TestX::test_y[64-fp16]", "tests/test_a.py::TestX::test_y[64-bf16]", "tests/test_b.py::test_z"]
 HEADER = Header(
@@ -298,7 +301,7 @@ def test_a_renamed_file_without_its_end_was_cut(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_file_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = writing.os.write
+    real = writing._os_write
     room = [200]
 
     def full(file: int, data: bytes) -> int:
@@ -311,7 +314,7 @@ def test_a_full_disk_stops_the_file_and_not_the_run(tmp_path: Path, monkeypatch:
         return done
 
     writer = Writer(tmp_path, Header("r"))
-    monkeypatch.setattr(writing.os, "write", full)
+    monkeypatch.setattr(writing, "_os_write", full)
     for number in range(100):
         writer.add(Timed(f"a.py::t[{number}]"))
         writer.flush()
@@ -320,6 +323,44 @@ def test_a_full_disk_stops_the_file_and_not_the_run(tmp_path: Path, monkeypatch:
     run = read(path)
     assert (path.suffix, run.complete, run.cut) == (".partial", False, True)
     assert 0 < len(run.tests) < 100
+
+
+def test_what_tests_replace_in_json_and_os_does_not_reach_the_file(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, Header("r"))
+    with ExitStack() as patches:
+        for name in ("json.dumps", "json.JSONEncoder.encode", "json.JSONEncoder.iterencode", "json.JSONEncoder"):
+            patches.enter_context(mock.patch(name))
+        for name in ("os.write", "os.close", "os.getpid", "os.rename"):
+            patches.enter_context(mock.patch(name))
+        writer.add(Timed("a.py::t", phases="pfp"))
+        writer.add(Timed("a.py::u", rss=2048.0))  # type: ignore[arg-type]
+        writer.add(Fixture("engine", "module"))
+        writer.add(Record("note", data={"any": 1}))
+        writer.flush()
+        path = writer.close(0, 1.0)
+    run = read(path)
+    assert path.suffix == ".jsonl"
+    assert [(timed.phases, timed.rss) for timed in run.tests] == [("pfp", 0), ("ppp", 2048)]
+    assert (run.fixtures[0].name, run.records[0].data, run.complete) == ("engine", {"any": 1}, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_of_the_writer_leaves_its_file_alone(tmp_path: Path) -> None:
+    # In a process of its own: a fork of this one, which has threads, is warned of.
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from testkit.timing._run import *; from testkit.timing._write import Writer\n"
+        "writer = Writer(Path(sys.argv[1]), Header('r'))\n"
+        "writer.add(Timed('a.py::t'))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    writer.add(Timed('a.py::child')); writer.flush(); writer.close(3, 9.0); writer.abandon(); os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert writer.close(0, 1.0).suffix == '.jsonl'\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, check=True)
+    (run,) = read_folder(tmp_path)
+    assert ([timed.id for timed in run.tests], run.exit_status, run.complete) == (["a.py::t"], 0, True)
 
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
@@ -336,6 +377,16 @@ def test_writers_of_one_name_never_share_or_overwrite_a_file(tmp_path: Path) -> 
         paths = list(pool.map(lambda number: written(tmp_path, close=number % 2 == 0), range(16)))
     assert len(set(paths)) == len(list(tmp_path.iterdir())) == 16
     assert all(len(read(path).tests) == 4 for path in paths)
+
+
+@pytest.mark.parametrize("ending", ["", ".partial"])
+def test_a_name_that_must_be_exact_is_not_changed(tmp_path: Path, ending: str) -> None:
+    taken = tmp_path / f"r.1.timing.jsonl{ending}"
+    taken.touch()
+    with pytest.raises(NameTakenError, match=r"r\.1\.timing\.jsonl\.partial"):
+        Writer(tmp_path, Header("r"), exact=True)
+    assert list(tmp_path.iterdir()) == [taken]
+    Writer(tmp_path, Header("r", attempt=2), exact=True).abandon()
 
 
 def test_a_copy_that_came_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
@@ -433,3 +484,30 @@ def test_a_folder_without_run_files_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text("{}")
     with pytest.raises(TimingError, match="no run file in"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        ("test", 3, "1e999"),
+        ("test", 5, "NaN"),
+        ("test", 7, "2.5"),
+        ("word", 2, "7"),
+        ("worker", 2, "[1]"),
+        ("worker", 3, '{"host":3}'),
+        ("fixture", 1, "null"),
+        ("fixture", 10, '"many"'),
+        ("record", 1, "{}"),
+        ("end", 1, '"good"'),
+        ("end", 2, "Infinity"),
+        ("end", 3, "4.0"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_line(tmp_path: Path, kind: str, place: int, value: str) -> None:
+    lines = written(tmp_path).read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if line.startswith(f'["{kind}"'))
+    parts = [json.dumps(part) for part in json.loads(lines[number])]
+    parts[place] = value
+    lines[number] = f"[{','.join(parts)}]"
+    with pytest.raises(TimingError, match=rf"line {number + 1} of .* is damaged"):
+        read_bytes(tmp_path, ("\n".join(lines) + "\n").encode())

@@ -280,3 +280,14 @@ def test_bazel_is_told_that_the_program_shards_itself(tmp_path) -> None:  # type
     assert not status.exists()
     tell_bazel({"TEST_SHARD_STATUS_FILE": str(status), "TEST_SHARD_INDEX": "0"})
     assert status.exists()
+
+
+def test_a_status_file_of_bazel_that_cannot_be_touched_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    variables = {"TEST_SHARD_STATUS_FILE": str(tmp_path / "gone" / "status"), "TEST_SHARD_INDEX": "0"}
+    with pytest.raises(TimingError, match=r"cannot touch .*status: .*\(from TEST_SHARD_STATUS_FILE\)"):
+        tell_bazel(variables)
+
+
+def test_an_id_in_a_refusal_is_written_out() -> None:
+    with pytest.raises(TimingError, match=r"1 collected and not in the plan \(test_a.py::test\[\\x1b\]\)"):
+        choose([*IDS, "test_a.py::test[\x1b]"], {}, with_plan())

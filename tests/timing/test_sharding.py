@@ -172,6 +172,24 @@ class TestSafety:
         result.stdout.fnmatch_lines(["timing: no durations, so tests are divided by number: *"])
         assert result.ret == 0
 
+    def test_a_history_in_which_nothing_was_recorded_yet_is_as_an_empty_one(self, shard: Record) -> None:
+        Path("past").mkdir()
+        (Path("past") / ".gitkeep").touch()
+        result = shard("1/3", "--timing-history=past")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["timing: past is not empty and has no run file with a run in it"])
+        write(Path("past"), Run(Header("past", started=1.0), complete=True))
+        result = shard("2/3", "--timing-history=past")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["timing: no run in past has a test in it"])
+
+    def test_an_empty_partial_in_the_history_is_a_note_also_where_warnings_are_errors(self, shard: Record) -> None:
+        past()
+        (Path("past") / "x.timing.jsonl.partial").touch()
+        result = shard("1/2", "--timing-history=past", "-Werror")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["timing: *x.timing.jsonl.partial is empty, it was left out"])
+
     @pytest.mark.parametrize("history", ["runs", ".", "runs/deep"])
     def test_a_history_that_other_shards_write_to_meanwhile_is_refused(self, shard: Record, history: str) -> None:
         past(history)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,3 +276,55 @@ def test_merging_refuses_before_it_copies(tmp_path: Path) -> None:
     with pytest.raises(TimingError, match="no run file to merge"):
         merge([], tmp_path / "all")
     assert not (tmp_path / "all").exists()
+
+
+def test_headers_that_are_alike_do_not_make_a_copy() -> None:
+    other = shard(2, ran=IDS[:1])
+    other.path = "other"
+    with pytest.raises(TimingError, match="two different files are shard 2/3, attempt 1 of run r"):
+        inventory([*shards(), other])
+
+
+@pytest.mark.parametrize("where", ["file", "/proc/x"])
+def test_where_merging_cannot_write_it_says_so(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    path = saved(tmp_path / "a", shard(1, 1))
+    with pytest.raises(TimingError, match=r"cannot write in .*(file|x): "):
+        merge([path], tmp_path / where)
+
+
+def test_a_full_disk_leaves_no_half_file_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    early = saved(tmp_path / "early", shard(1, 1), close=False)
+    late = saved(tmp_path / "late", shard(1, 1))
+    (kept,) = merge([early], tmp_path / "all")
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(TimingError, match=r"cannot write in .*all: No space left on device"):
+        merge([late], tmp_path / "all")
+    assert [path.name for path in (tmp_path / "all").iterdir()] == [kept.name]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"python": "3.12.1"}, "shard 1/2, attempt 1: 3.11 debian; shard 2/2, attempt 1: 3.12 debian"),
+        ({"machine": {"environment": {"os": "darwin"}}}, "3.11 debian; shard 2/2, attempt 1: 3.11 darwin"),
+    ],
+)
+def test_the_shards_of_two_entries_of_a_matrix_prove_nothing_together(change: dict[str, Any], told: str) -> None:
+    runs = [shard(1, 2), shard(2, 2)]
+    for run in runs:
+        run.header.python, run.header.machine = "3.11.7", {"environment": {"os": "debian"}}
+    runs[1].header.python = "3.11.9"
+    assert verify(runs).ok
+    for name, value in change.items():
+        setattr(runs[1].header, name, value)
+    with pytest.raises(TimingError, match=f"different Pythons or platforms .*{told}") as refused:
+        verify(runs)
+    assert "TESTKIT_RUN_ID" in refused.value.fix
+
+
+def test_an_id_that_would_clear_the_terminal_is_written_out() -> None:
+    assert "\\x1b" in text(verify([shard(1, 1, ids=["test_a.py::test[\x1b]"], ran=[])]))
