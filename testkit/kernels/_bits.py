@@ -9,7 +9,7 @@ from typing import Any
 from testkit._text import counted, table
 from testkit.errors import KernelsError
 from testkit.kernels._compare import first_true, in_order
-from testkit.kernels._elements import Side, place
+from testkit.kernels._elements import Side, owned, place, refuse_shared
 from testkit.kernels._failure import SHOWN, share
 from testkit.kernels._tensors import KernelFailed
 
@@ -46,13 +46,15 @@ def assert_bits_equal(
         if problem:
             raise KernelFailed(problem, evidence, "compare the first of them with the reference")
         return
-    runs = [(size, seed) for size in sizes or () for seed in list(seeds)]
+    each_seed = _listed("seeds", seeds)  # before the sizes: a generator gives its seeds once
+    runs = [(size, seed) for size in _listed("sizes", () if sizes is None else sizes) for seed in each_seed]
     if not runs or not callable(actual) or not callable(reference):
         fix = "give two functions, sizes=... and seeds=..."
         raise KernelsError(f"make_inputs with {counted(len(runs), 'size and seed', 'sizes and seeds')}", WHERE, fix)
     failed = []
     for size, seed in runs:
-        made, expected = (_called(function, make_inputs(size, seed)) for function in (actual, reference))
+        # Two kernels may write one buffer: the first result is kept before the second call.
+        made, expected = (owned(_called(function, make_inputs(size, seed))) for function in (actual, reference))
         problem, evidence = _difference(made, expected, unordered)
         if problem:
             failed.append((size, seed, problem, evidence))
@@ -65,6 +67,12 @@ def assert_bits_equal(
         raise KernelFailed(problem, [*lines, *evidence], fix, f"size {size}, seed {seed}")
 
 
+def _listed(name: str, values: Any) -> list[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise KernelsError(f"{name} is {values!r}", WHERE, f"give several: {name}=[...]")
+    return list(values)
+
+
 def _called(function: Callable[..., Any], inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return function(**inputs)
@@ -74,6 +82,7 @@ def _called(function: Callable[..., Any], inputs: Any) -> Any:
 def _difference(actual: Any, reference: Any, unordered: bool) -> tuple[str, list[str]]:
     """What differs, "" if nothing does, and the evidence."""
     left, right = Side(actual, "actual"), Side(reference, "reference")
+    refuse_shared(left, right, WHERE)
     if left.given != right.given:
         return f"actual has the shape {left.given}, the reference {right.given}", []
     if left.given_dtype != right.given_dtype:

@@ -13,7 +13,7 @@ from testkit._loaded import loaded
 from testkit._text import table
 from testkit.errors import KernelsError
 from testkit.kernels._compare import Pair, quiet
-from testkit.kernels._elements import Side
+from testkit.kernels._elements import Side, owned
 from testkit.kernels._error_model import FIGURES, QUANTILES, ErrorModel, Figures, figures_of, over_limits
 from testkit.kernels._expect import expect_comparable
 from testkit.kernels._failure import ToleranceRefused, not_finite, number
@@ -71,22 +71,22 @@ def calibrate(
     kernel or the reference returns something that cannot be used, or a mutant of yours never changes anything.
     """
     seeds, shapes = list(seeds), list(shapes)
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 1 < ratio < math.inf:
-        raise KernelsError(f"ratio is {ratio!r}", "argument of calibrate", "give a number above 1")
-    if len(seeds) * len(shapes) < FEWEST:
-        text = f"{len(seeds)} seeds times {len(shapes)} shapes are too few runs"
-        raise KernelsError(text, "arguments of calibrate", f"give {FEWEST} or more")
+    _check(seeds, shapes, ratio)
     named = mutants or {}
     spoilers = [name for name in OUTPUT_MUTANTS if name not in named]
     faulty = {name: made for name, made in named.items() if made is not None}
     healthy: list[Figures] = []
     tried = {name: Tried() for name in (*spoilers, *faulty)}
     pair: Pair | None = None
+    varies = False
     for shape in shapes:
+        first: _Run | None = None
         for seed in seeds:
             run = _Run(make_inputs, reference, shape, seed, nan, inf)
             if not healthy:
                 run.must_repeat(reference)
+            first = first or run
+            varies = varies or not run.same(first.reference)
             right = run.call(kernel)
             wrong = {name: run.call(fault) for name, fault in faulty.items()}
             with quiet():  # not around functions of the caller, whose warnings are theirs
@@ -99,7 +99,20 @@ def calibrate(
     assert pair is not None  # there were runs
     model = _model(kernel, pair, healthy, seeds, shapes, ratio)
     _refuse(model, tried, faulty)
+    if len(seeds) > 1 and not varies:
+        text = "the reference gives the same for every seed"
+        raise KernelsError(text, "make_inputs of calibrate", "let make_inputs depend on its seed")
     return replace(model, mutants={name: one.summary(model.limits) for name, one in tried.items()})
+
+
+def _check(seeds: list[int], shapes: list[Any], ratio: object) -> None:
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 1 < ratio < math.inf:
+        raise KernelsError(f"ratio is {ratio!r}", "argument of calibrate", "give a number above 1")
+    if len(seeds) * len(shapes) < FEWEST:
+        text = f"{len(seeds)} seeds times {len(shapes)} shapes are too few runs"
+        raise KernelsError(text, "arguments of calibrate", f"give {FEWEST} or more")
+    if len(set(seeds)) < len(seeds):
+        raise KernelsError(f"seeds repeat: {seeds}", "argument of calibrate", "give each seed once")
 
 
 class _Run:
@@ -115,21 +128,25 @@ class _Run:
 
     def must_repeat(self, reference: Kernel) -> None:
         """Fail if fresh inputs are other inputs: kernel and reference would be compared on different ones."""
-        again = Side(self.call(reference), "what the reference returned")
-        if again.shape == self.reference.shape:
-            pair = Pair(again, self.reference, nan=True, inf=True)
-            with quiet():
-                same = all(bool((chunk.error == 0).all()) for chunk in pair.chunks())
-            if same:
-                return
+        if self.same(Side(self.call(reference), "what the reference returned")):
+            return
         text = "the reference gives something else when it is called again with inputs of the same shape and seed"
         raise KernelsError(text, self.where, "let make_inputs depend on shape and seed alone")
+
+    def same(self, other: Side) -> bool:
+        """Has the reference the shape and the values of ``other``?"""
+        if other.shape != self.reference.shape:
+            return False
+        pair = Pair(other, self.reference, nan=True, inf=True)
+        with quiet():
+            return all(bool((chunk.error == 0).all()) for chunk in pair.chunks())
 
     def call(self, function: Kernel) -> Any:
         inputs = self.make_inputs(self.shape, self.seed)
         if isinstance(inputs, Mapping):
-            return function(**inputs)
-        return function(*inputs) if isinstance(inputs, (tuple, list)) else function(inputs)
+            return owned(function(**inputs))
+        # Owned: the next function may write into the buffer that this one returned.
+        return owned(function(*inputs) if isinstance(inputs, (tuple, list)) else function(inputs))
 
     def pair(self, output: Any, role: str) -> Pair:
         side = Side(output, role)
@@ -197,6 +214,9 @@ def _refuse(model: ErrorModel, tried: Mapping[str, Tried], faulty: Mapping[str, 
         if not tried[name].runs:
             text = f"mutant {name!r} never changes the output"
             raise KernelsError(text, "mutants of calibrate", "give shapes in which it does, or leave it out")
+    if tried and not any(one.runs for one in tried.values()):
+        text = f"no mutant ever changes the output of {model.kernel}"
+        raise KernelsError(text, "calibrate", "give inputs for which it is not all zeros, or all NaN")
     lines: list[tuple[object, ...]] = [("mutant", "runs", "caught", "least of its limit", "passes")]
     passed = []
     for name, one in tried.items():

@@ -24,6 +24,8 @@ DEVICE_CHUNK = 1 << 24
 """Elements at a time on an accelerator, where each step costs a launch."""
 SHORTEST_ROW = 16
 """Elements of a row, if need be with dimensions joined: the RMS of a few elements says little."""
+SAMPLED = 1 << 15
+"""Elements from which the typical magnitude is estimated: sorting all of a large output takes longer than the rest."""
 FAINT = 2.0**-10
 """A row's scale is at least this part of the whole reference's RMS."""
 
@@ -113,7 +115,11 @@ class Pair:
     def total(self, values: Callable[[Chunk], Any]) -> float:
         """The sum of ``values`` over all chunks; on an accelerator one wait at the end."""
         sums: list[Any] = [values(chunk).sum() for chunk in self.chunks()]
-        return math.fsum(float(one) for one in sums)
+        numbers = [float(one) for one in sums]
+        try:
+            return math.fsum(numbers)
+        except (OverflowError, ValueError):  # beyond float64, or infinities of both signs
+            return sum(numbers)
 
     def mean_reference(self) -> float:
         """The mean of |reference|, with 0 for what is not finite."""
@@ -127,6 +133,19 @@ class Pair:
             return xp.where(xp.isfinite(size), size, xp.zeros_like(size))
 
         return self.total(magnitudes) / max(1, self.size)
+
+    def sample(self) -> Any:
+        """|reference| of evenly spread elements, finite and not 0: of all, or of some SAMPLED of them."""
+        step = 1 if self.size <= SAMPLED else self.size // SAMPLED | 1  # odd: rows are often a power of two
+        values = self._home(abs(self.reference.every(step).widened(0, self.size)))
+        return values[self.xp.isfinite(values) & (values != 0)]
+
+    def all_left_out(self) -> bool:
+        """Did ``nan`` and ``inf`` leave nothing to compare?"""
+        if self.whole or not (self.nan or self.inf):
+            return False
+        bare = Pair(self.actual, self.reference)
+        return not any(bool(self.xp.isfinite(chunk.error).any()) for chunk in bare.chunks())
 
     def beyond(self, tolerance: Tolerance) -> tuple[int, int]:
         """How many elements do not pass, and how many of these have no finite error."""

@@ -24,7 +24,8 @@ def stub_drift(*stubs: Any, runs: Sequence[str] | None = None) -> list[Drift]:
     With ``runs``, the names of methods, nothing is run, so that no GPU is needed: the source of these methods and of
     what they call is compared with the stub. Found are also names that the class does not have ("unknown") and
     attributes that are read and not given ("missing"), nested ones too. Hand-made objects may be given as well.
-    What only a branch or loop reads is not counted as missing. ``runs=()`` compares the names alone.
+    What only a branch, a loop, the body of a ``with``, or a generator or coroutine that these methods call reads is
+    not counted as missing. ``runs=()`` compares the names alone.
 
     Raises ``KernelsError`` where there is nothing to judge: no stubs, one whose reads were not watched, a method that
     the class does not have or whose source is gone.

@@ -26,6 +26,7 @@ class Side:
     def __init__(self, value: Any, role: str) -> None:
         self.role, self.given_dtype = role, ""
         self.weak = False
+        self.memory: tuple[Any, ...] | None = None
         torch = loaded("torch")
         self.is_tensor = torch is not None and isinstance(value, torch.Tensor)
         if self.is_tensor:
@@ -47,6 +48,8 @@ class Side:
         self.strides: tuple[int, ...] = tuple(value.stride())
         self.dtype = dtype_name(value.dtype)
         value = value.detach().resolve_conj().resolve_neg()
+        if self.device.type in ("cpu", "cuda"):
+            self.memory = _memory(str(self.device), value.data_ptr(), self.given, value.stride())
         if value.dtype.is_complex:
             self.given_dtype = self.dtype
             value = torch.view_as_real(value)
@@ -74,6 +77,8 @@ class Side:
             raise KernelsError(f"{self.role} makes no array: {error}", "", fix) from error
         self.given, self.device = array.shape, "cpu"
         self.strides = tuple(step // (array.itemsize or 1) for step in array.strides)
+        if not self.weak:
+            self.memory = _memory("cpu", array.__array_interface__["data"][0], array.shape, self.strides)
         if array.dtype.kind == "c":
             self.given_dtype = dtype_name(array.dtype)
             array = numpy.stack((array.real, array.imag), -1)
@@ -91,6 +96,18 @@ class Side:
         made.flat, made.shape, made.dtype, made.size = values, shape, "float64", math.prod(shape)
         made.xp, made.is_tensor = (loaded("torch"), True) if hasattr(values, "layout") else (loaded("numpy"), False)
         return made
+
+    def every(self, step: int) -> Side:
+        """One element of each ``step``, flat."""
+        made = copy.copy(self)
+        made.flat = self.flat[::step]
+        made.size = int(made.flat.shape[0])
+        made.shape = (made.size,)
+        return made
+
+    @property
+    def is_complex(self) -> bool:
+        return self.given_dtype.startswith("complex")
 
     def widened(self, start: int, end: int) -> Any:
         """Elements ``start`` to ``end`` as float64; exact, but for whole numbers beyond 2**53."""
@@ -124,6 +141,29 @@ class Side:
         """One element for people: whole numbers in full, floats with six digits."""
         part = self.flat[index : index + 1]
         return str(part[0].item()) if self.whole else f"{float(self.widened(index, index + 1)[0]):.6g}"
+
+
+def owned(output: Any) -> Any:
+    """A copy of a tensor or array, in memory that nobody else writes; anything else as it is."""
+    torch, numpy = loaded("torch"), loaded("numpy")
+    if torch is not None and isinstance(output, torch.Tensor):
+        return output.detach().clone()
+    return output.copy() if numpy is not None and isinstance(output, numpy.ndarray) else output
+
+
+def refuse_shared(actual: Side, reference: Side, where: str) -> None:
+    """Fail if both are the same memory: a kernel that writes in place would be compared with itself.
+
+    Other views of one storage may be compared, such as two rows, or a matrix and its transpose.
+    """
+    if actual.size and actual.memory is not None and actual.memory == reference.memory:
+        fix = "clone the reference before the kernel runs"
+        raise KernelsError("actual and reference are the same memory, so that they cannot differ", where, fix)
+
+
+def _memory(device: str, address: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[Any, ...]:
+    """Equal for two whose elements lie at the same addresses; the stride of a dimension of size 1 leads nowhere."""
+    return device, address, *(step for size, step in zip(shape, strides, strict=True) if size > 1)
 
 
 def _numpy(role: str) -> Any:

@@ -46,6 +46,9 @@ def expect(
 
 def expect_comparable(actual: Side, reference: Side, *, shape_named: bool, dtype_named: bool) -> None:
     """Fail unless the two have one shape, some elements, and dtypes whose difference means something."""
+    if actual.is_complex != reference.is_complex:
+        text = f"actual has dtype {actual.given_dtype}, the reference {reference.given_dtype}"
+        raise KernelFailed(text, (), "compare complex values with complex ones, or the real views of both")
     if actual.shape != reference.shape:
         counted = " in values" if (actual.given, reference.given) != (actual.shape, reference.shape) else ""
         text = f"actual has the shape {actual.shape}{counted}, the reference {reference.shape}"

@@ -59,13 +59,16 @@ class Call:
 @dataclass
 class Facts:
     """``patterns``: names by regular expression, from f-strings; ``opens``: where any name may be set;
-    ``escapes``: it is handed to code that nobody can follow."""
+    ``changed``: names with an ``+=`` or the like; ``deleted``: names with the number of ``writes`` before the last
+    deletion; ``escapes``: it is handed to code that nobody can follow."""
 
     writes: list[Write] = field(default_factory=list)
     patterns: list[str] = field(default_factory=list)
     opens: list[Place] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+    deleted: dict[str, int] = field(default_factory=dict)
     escapes: bool = False
 
 
@@ -166,8 +169,10 @@ class _Reader:
             self._call(node, sure)
         elif isinstance(node, ast.Attribute):
             self._attribute(node, sure)
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            if self._is_dictionary(node.value):
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and self._is_dictionary(node.value):
+            if isinstance(node.ctx, ast.Del):
+                self._delete(node.slice)
+            else:
                 self._set(node.slice, sure, value=self._values.get(id(node), (None, ""))[0])
         elif isinstance(node, ast.Name) and node.id in self._paths and not self._paths[node.id]:
             self.facts.escapes |= isinstance(node.ctx, ast.Load) and id(node) not in self._handled
@@ -196,6 +201,9 @@ class _Reader:
         if isinstance(node.ctx, ast.Load) or how == "changed":
             self.facts.escapes |= path == ("__dict__",) and id(node) not in self._handled
             self.facts.reads.append(Read(path, place_of(node, self._file), sure))
+            self.facts.changed |= set(path) if how == "changed" and len(path) == 1 else set()
+        elif isinstance(node.ctx, ast.Del) and len(path) == 1:
+            self.facts.deleted[path[0]] = len(self.facts.writes)
         elif isinstance(node.ctx, ast.Store) and len(path) == 1:
             if path == ("__dict__",):
                 self._set_all([value] if value else [], (), sure)
@@ -216,7 +224,7 @@ class _Reader:
         function = node.func
         name = _last(function)
         on_super = isinstance(function, ast.Attribute) and _is_super(function.value)
-        if _is_named(function, "setattr", "getattr", "hasattr") and node.args:
+        if _is_named(function, "setattr", "getattr", "hasattr", "delattr") and node.args:
             self._by_name(node, name, sure)
         elif name == "__setattr__" and len(node.args) == (2 if on_super else 3):
             if on_super or self._is_object(node.args[0]):
@@ -224,6 +232,8 @@ class _Reader:
                 self._set(node.args[-2], sure, value=node.args[-1])
         elif isinstance(function, ast.Attribute) and name == "update" and self._is_dictionary(function.value):
             self._set_all(node.args, node.keywords, sure)
+        elif isinstance(function, ast.Attribute) and name == "pop" and self._is_dictionary(function.value):
+            self._delete(*node.args[:1])
         elif isinstance(function, ast.Attribute) and self._is_object(function.value) and name in REGISTERS:
             self._set(node.args[0] if node.args else None, sure, how=REGISTERS[name])
         elif isinstance(function, ast.Attribute) and (on_super or self._is_object(function.value)):
@@ -244,8 +254,10 @@ class _Reader:
         if path is None or len(node.args) < 2:
             return
         self._handled.add(id(node.args[0]))
-        if name == "setattr":
-            if not path:
+        if name in ("setattr", "delattr"):
+            if not path and name == "delattr":
+                self._delete(node.args[1])
+            elif not path:
                 self._set(node.args[1], sure, value=node.args[2] if len(node.args) > 2 else None)
             return
         keys = self._strings(node.args[1])
@@ -264,6 +276,10 @@ class _Reader:
             self.facts.patterns.append(pattern)
         else:
             self.facts.opens.append(self._place)
+
+    def _delete(self, *keys: ast.expr) -> None:
+        self.facts.deleted.update((name, len(self.facts.writes)) for key in keys for name in self._strings(key) or ())
+        self.facts.escapes = True  # a name may be computed, and ``pop`` returns what it removes
 
     def _set_all(self, values: Sequence[ast.expr], keywords: Sequence[ast.keyword], sure: bool) -> None:
         """The arguments of ``self.__dict__.update``."""

@@ -22,6 +22,23 @@ def field_names(cls: type) -> set[str]:
     return set(getattr(cls, "_fields", ())) if issubclass(cls, tuple) else set()
 
 
+def filled_names(cls: type) -> set[str]:
+    """The fields that the constructor of ``cls`` surely sets: not those with ``init=False`` and without a default."""
+    if dataclasses.is_dataclass(cls):
+        taken = {entry.name for entry in dataclasses.fields(cls) if entry.init}
+    elif entries := _pydantic(cls):
+        private = getattr(cls, "__private_attributes__", {}).items()
+        return {
+            *entries,
+            *(name for name, entry in private if entry.default_factory or not _is_undefined(entry.default)),
+        }
+    elif attributes := getattr(cls, "__attrs_attrs__", None):
+        taken = {attribute.name for attribute in attributes if attribute.init}
+    else:
+        return field_names(cls)
+    return taken | {name for name in field_names(cls) if has_default(cls, name)}
+
+
 def passing_names(cls: type) -> set[str]:
     """What is annotated in a dataclass, and is no attribute afterwards: an ``InitVar`` without a default."""
     listed: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
@@ -79,7 +96,11 @@ def _of_pydantic(cls: type, entries: dict[str, Any], name: str) -> Any:
         # one that takes the other fields cannot be called before they are there
         return NOTHING if getattr(entry, "default_factory_takes_validated_data", False) else entry.default_factory()
     value = entry.get_default()  # a copy, or pydantic's own word for none
-    return NOTHING if type(value).__name__ == "PydanticUndefinedType" else value
+    return NOTHING if _is_undefined(value) else value
+
+
+def _is_undefined(value: Any) -> bool:
+    return type(value).__name__ == "PydanticUndefinedType"
 
 
 def _of_attrs(default: Any, instance: object) -> Any:

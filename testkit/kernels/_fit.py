@@ -24,7 +24,8 @@ IN_A_MODULE = ("_parameters", "_buffers", "_modules")
 def fit(stub: Any, runs: Sequence[str], where: str) -> list[Drift]:
     """The drift of ``stub``, if its methods ``runs`` were called: what they surely read, as far as one can follow.
 
-    What only a branch, a loop or ``try`` reads is not counted as missing, since a run need not come there.
+    What only a branch, a loop, ``try``, ``with``, or a generator or coroutine that they call reads is not counted as
+    missing, since a run need not come there.
     """
     record = record_of(stub)
     cls = record.cls if record is not None else type(stub)
@@ -127,7 +128,8 @@ def _offers(cls: type, record: Record | None, name: str) -> bool:
         if name in getattr(record.instance, "__dict__", ()):
             return True
         if not functions_of(member):
-            return has_default(cls, name) or default_in(cls, name, None) is not NOTHING
+            unchanged = name not in known_of(cls).changed
+            return (unchanged and has_default(cls, name)) or default_in(cls, name, None) is not NOTHING
     if is_promise(owner, member):
         return False
     if has_default(cls, name):

@@ -17,8 +17,9 @@ DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 def flow(body: Sequence[ast.AST], hide: Iterable[str], sure: bool = True) -> Iterator[Step]:
     """Every node of ``body``, and whether each call evaluates it that ends without an exception.
 
-    Branches, bodies of loops and of ``try``, and what follows an early ``return`` are not sure. A function within
-    that has a parameter named in ``hide`` is left out: there the name means something else.
+    Branches, bodies of loops, of ``try`` and of ``with`` (which may suppress an error), and what follows an early
+    ``return`` are not sure. A function within that has a parameter named in ``hide`` is left out: there the name means
+    something else.
     """
     hidden = frozenset(hide)
     for node in body:
@@ -53,7 +54,7 @@ def _parts(node: ast.AST) -> list[Part]:
         runs = isinstance(node.iter, (ast.Tuple, ast.List)) and bool(node.iter.elts)
         return [([node.iter], True), ([node.target], runs), (node.body, runs), (node.orelse, False)]
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        return [(node.items, True), (node.body, True)]
+        return [(node.items, True), (node.body, False)]
     if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":  # TryStar exists since Python 3.11
         attempt: Any = node
         return [([*attempt.body, *attempt.handlers, *attempt.orelse], False), (attempt.finalbody, True)]

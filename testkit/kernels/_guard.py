@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from testkit._text import counted
 from testkit.errors import KernelsError
 from testkit.kernels._poison import mask, pattern, signed
-from testkit.kernels._tensors import KernelFailed, Leaves, differences, first, integer_dtype, leaves, settle, snapshot
+from testkit.kernels._tensors import (
+    KernelFailed,
+    Leaves,
+    as_integers,
+    differences,
+    element,
+    first,
+    integer_dtype,
+    leaves,
+    settle,
+    snapshot,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,11 +67,13 @@ def guarded(
     """
     import torch
 
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if any(not isinstance(size, int) or size < 0 for size in sizes):
+    sizes = _whole(shape)
+    if sizes is None:
         raise KernelsError(f"shape is {shape!r}", "argument of guarded", "give whole numbers, 0 or more")
-    steps = torch.empty(sizes, device="meta").stride() if stride is None else tuple(stride)
-    if len(steps) != len(sizes) or any(step < 0 for step in steps):
+    if not isinstance(dtype, (torch.dtype, type(None))):
+        raise KernelsError(f"dtype is {dtype!r}", "argument of guarded", "give a torch dtype, such as torch.float32")
+    steps = torch.empty(sizes, device="meta").stride() if stride is None else _whole(stride)
+    if steps is None or len(steps) != len(sizes):
         fix = f"give {counted(len(sizes), 'whole number')}, in elements"
         raise KernelsError(f"stride is {stride!r} for shape {sizes}", "argument of guarded", fix)
     if stride is not None:
@@ -102,15 +116,35 @@ class Guarded:
     def run(self, kernel: Callable[[Tensor], object]) -> Tensor:
         """Call ``kernel(output)`` twice, with other contents before each call; the output of the second.
 
-        An element is unwritten if it kept both contents. Raises as the block does, for every dtype.
+        An element is unwritten if it kept both contents, NaN and the highest value for floats. Raises as the block
+        does, for every dtype, and for what was written but has other bits the second time: a kernel that adds to what
+        the output held, where it must write.
         """
-        kernel(self._fresh(self._codes[0]))
+        kernel(before := self._fresh(self._codes[0]))
         once = self._changed()
         self._judge(once, None)
         kernel(output := self._fresh(self._codes[1]))
         twice = self._changed()
-        self._judge(twice, ~self._of_output(once | twice))
+        written = self._of_output(once | twice)
+        self._judge(twice, ~written)
+        self._compare(before, output, written)
         return output
+
+    def _compare(self, before: Tensor, after: Tensor, written: Tensor) -> None:
+        """Raise if the outputs of two runs differ in bits where they were ``written``, and had to be."""
+        other = as_integers(before) != as_integers(after)
+        other = written & (other.any(-1) if self._parts == 2 else other)
+        if self._unwritten is not None:
+            other = other & ~mask(self._unwritten, other)
+        if number := int(other.sum()):
+            index = first(other)
+            line = (
+                f"output: {number:,} of {counted(other.numel(), 'element')} differ between two runs, first at "
+                f"{list(index)}: {element(before, index)} and {element(after, index)}"
+            )
+            fix = "write each element whole, without reading it first; use a block where the bits of sums may differ"
+            where = f"output of shape {self._shape}, {self._name}"
+            raise KernelFailed("depends on what the output held", [line], fix, where)
 
     def _fresh(self, code: int) -> Tensor:
         """A new output in a buffer that is full of ``code``."""
@@ -141,7 +175,10 @@ class Guarded:
         found = {
             "written outside the output": (around, "bound the last tile by a mask; size grid and output alike"),
             "an input changed": (inputs, "leave out of inputs= what the kernel may change"),
-            "elements left unwritten": (left, "write every element, or name those that may stay by unwritten="),
+            "elements left unwritten": (
+                left,
+                "write every element, and do not add to what it held, or name those that may stay by unwritten=",
+            ),
         }
         found = {problem: (lines, fix) for problem, (lines, fix) in found.items() if lines}
         if found:
@@ -168,6 +205,15 @@ class Guarded:
         return [f"output: {number:,} of {total} not written, first at {list(first(wrong))}"] if number else []
 
 
+def _whole(given: Any) -> tuple[int, ...] | None:
+    """A number or numbers, numpy's too, as a tuple of ints; None if one of them is not whole or is below 0."""
+    try:
+        found = (operator.index(given),) if hasattr(given, "__index__") else tuple(map(operator.index, given))
+    except TypeError:
+        return None
+    return None if any(one < 0 for one in found) else found
+
+
 def span(shape: Sequence[int], stride: Sequence[int]) -> int:
     """How many elements lie from the first to the last one; 0 if there is none."""
     return 0 if 0 in shape else sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
@@ -178,8 +224,10 @@ def _codes(dtype: Any) -> tuple[int, int]:
     width = dtype.itemsize // (2 if dtype.is_complex else 1)
     if str(dtype) == "torch.bool":
         return 1, 0  # any other byte in a bool is undefined behaviour
-    if width > 1 and (dtype.is_floating_point or dtype.is_complex):
-        code = pattern(dtype, "nan") % 256**width
-    else:
-        code = ODD % 256**width
+    if dtype.is_floating_point or dtype.is_complex:
+        # Not the NaN's inverted bits: of wide floats a number so small that a sum with it is the same as with 0.
+        codes = pattern(dtype, "nan"), pattern(dtype, "highest")
+        if codes[0] != codes[1]:  # fp4 has no NaN
+            return codes
+    code = ODD % 256**width
     return signed(code, width), signed(~code % 256**width, width)

@@ -7,7 +7,7 @@ from typing import Any
 
 from testkit.errors import KernelsError
 from testkit.kernels._poison import FILLS, poisoning
-from testkit.kernels._tensors import KernelFailed, Leaves, differences, has_elements, leaves, snapshot
+from testkit.kernels._tensors import KernelFailed, Leaves, differences, has_elements, is_array, leaves, snapshot
 
 __tracebackhide__ = True  # pytest shows the line that called us, not ours
 
@@ -64,19 +64,25 @@ def assert_batch_invariant(fn: Callable[..., Any], *batched: Any) -> None:
     together = snapshot(fn(*(tensor.clone() for tensor in batched)), "output")
     _check_found(together)
     for name, leaf in together:
-        if isinstance(leaf, torch.Tensor) and leaf.shape[:1] != (rows,):
+        if _has_rows(leaf) and leaf.shape[:1] != (rows,):
             fix = "return tensors with the rows along dimension 0"
             raise KernelsError(f"{name} has shape {tuple(leaf.shape)}, not {rows} rows", "result of fn", fix)
     chosen = sorted({round(place * (rows - 1) / (ROWS - 1)) for place in range(ROWS)}) if rows > ROWS else range(rows)
     for row in chosen:
         alone = leaves(fn(*(tensor[row : row + 1].clone() for tensor in batched)), "output")
-        expected = [(name, leaf[row : row + 1] if isinstance(leaf, torch.Tensor) else leaf) for name, leaf in together]
+        expected = [(name, leaf[row : row + 1] if _has_rows(leaf) else leaf) for name, leaf in together]
         if lines := differences(alone, expected):
             raise KernelFailed(
                 f"row {row} alone differs from row {row} in a batch of {rows}",
                 lines,
                 "let tile sizes and the order of sums depend on the row's own size only",
             )
+
+
+def _has_rows(leaf: Any) -> bool:
+    import torch
+
+    return isinstance(leaf, torch.Tensor) or is_array(leaf)
 
 
 def _check_found(found: Leaves) -> None:

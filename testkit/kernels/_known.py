@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from testkit.kernels._facts import Call, Facts, Write, facts_of, resolve
-from testkit.kernels._fields import field_names, passing_names
+from testkit.kernels._fields import field_names, filled_names, passing_names
 from testkit.kernels._source import Place, class_node, functions_of, own_functions, place_of
 
 BEGINNINGS = ("__new__", "__init__", "__post_init__", "__attrs_post_init__", "model_post_init")
@@ -50,13 +51,15 @@ class Known:
     """The names of a class, which begins at ``place``. ``opens``: where construction sets names that the source does
     not spell out.
 
-    ``shadowed``: attributes of the class that construction surely replaces.
+    ``shadowed``: attributes of the class that construction surely replaces; ``changed``: what construction changes
+    in place, by ``+=`` or the like.
     """
 
     names: dict[str, Origin]
     patterns: tuple[re.Pattern[str], ...]
     opens: tuple[Place, ...]
     shadowed: frozenset[str]
+    changed: frozenset[str]
     place: Place | None
 
     def accepts(self, name: str) -> bool:
@@ -94,7 +97,7 @@ def _read(cls: type) -> Known:
     names: dict[str, Origin] = {}
     for owner in reversed(cls.__mro__[:-1]):
         names.update(_of_body(owner))
-    if not _is_declaration(cls):  # then an annotation without a value is somebody's plan, not what instances have
+    if not vars(cls).get("_is_protocol", False):  # elsewhere an annotation without a value sets nothing
         names = {n: replace(o, sure=o.sure and o.how != "declared") for n, o in names.items()}
     plain = {name for name, origin in names.items() if origin.how == "class"}
     fields = field_names(cls)
@@ -105,27 +108,32 @@ def _read(cls: type) -> Known:
                     names[write.name] = _origin(write, owner, function)
     early: dict[str, list[Origin]] = {}
     patterns, opens = [], []
-    for visit in reached(cls, BEGINNINGS):
+    visits = reached(cls, BEGINNINGS)
+    for visit in visits:
         patterns += visit.facts.patterns
         opens += visit.facts.opens
         for write in visit.facts.writes:
             if not (write.place.file.startswith("<") and write.name in fields):  # generated: the field says more
                 early.setdefault(write.name, []).append(_origin(write, visit.owner, visit.function, visit.sure))
+    filled = filled_names(cls)
     for name, origins in early.items():
         # a property stays what it is; what its setter sets is among the others
         if name not in names or names[name].how != "property":
-            names[name] = _first(origins, sure=name in fields)
+            names[name] = _first(origins, sure=name in filled)
+    for name in {name for visit in visits for name in _deleted(visit.facts)} & names.keys():
+        names[name] = replace(names[name], sure=False)
+    changed = frozenset(name for visit in visits for name in visit.facts.changed)
     shadowed = {name for name in plain - fields if names[name].sure and names[name].how != "class"}
     regular = tuple(re.compile(pattern) for pattern in dict.fromkeys(patterns))
     definition = class_node(cls)
     place = Place(definition[0], definition[1].lineno, definition[1].lineno) if definition else None
-    return Known(names, regular, tuple(opens), frozenset(shadowed), place)
+    return Known(names, regular, tuple(opens), frozenset(shadowed), changed, place)
 
 
-def _is_declaration(cls: type) -> bool:
-    """Has the class no ``__init__`` that could leave out what is annotated? Such are protocols and plain specs."""
-    functions = functions_of(member_of(cls, "__init__")[1])
-    return all(function.__module__ == "typing" for function in functions)  # a protocol has one from there
+def _deleted(facts: Facts) -> set[str]:
+    """What a function may have deleted, and does not surely set again."""
+    again = {(w.name, number) for number, w in enumerate(facts.writes) if w.sure}
+    return {name for name, at in facts.deleted.items() if not any(n == name and i >= at for n, i in again)}
 
 
 def _writes(facts: Facts | None) -> list[Write]:
@@ -172,7 +180,7 @@ def _of_body(owner: type) -> Iterator[tuple[str, Origin]]:
     inherited = {name for base in owner.__bases__ for name in field_names(base)}
     for name in field_names(owner):
         if name in annotations_of(owner) or name not in inherited:
-            yield origin(name, "field", True)
+            yield origin(name, "field", name in filled_names(owner))
 
 
 def mangled(name: str, owner: type) -> str:
@@ -205,7 +213,7 @@ def _places(file: str, definition: ast.ClassDef) -> Iterator[tuple[str, Place]]:
 
 @dataclass(frozen=True)
 class Visit:
-    """A function that works on the object; ``sure``: each run of what was asked for calls it."""
+    """A function that works on the object; ``sure``: each run of what was asked for runs it."""
 
     function: FunctionType
     owner: type
@@ -231,13 +239,18 @@ def reached(cls: type, names: Iterable[str]) -> list[Visit]:
         for call in facts.calls:
             targets = _targets(cls, call, function, owner)
             blind = blind or targets is None
-            next_ones += [(target, of, at, sure and call.sure) for target, of, at in targets or ()]
+            next_ones += [(target, of, at, sure and call.sure and _runs(target)) for target, of, at in targets or ()]
         for name, certain in [(r.path[0], r.sure) for r in facts.reads] + [(w.name, w.sure) for w in facts.writes]:
             if isinstance(member_of(cls, name)[1], property):
-                next_ones += [(target, of, 0, sure and certain) for target, of in _methods(cls, name)]
+                next_ones += [(target, of, 0, sure and certain and _runs(target)) for target, of in _methods(cls, name)]
         found[function, position] = Visit(function, owner, facts, sure, blind)
         todo += next_ones
     return list(found.values())
+
+
+def _runs(function: FunctionType) -> bool:
+    """Does a call run the body? That of a generator or coroutine waits until somebody asks for it."""
+    return not function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
 
 
 def _unreadable(function: FunctionType, owner: type) -> Facts:

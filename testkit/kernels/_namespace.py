@@ -29,11 +29,13 @@ __tracebackhide__ = True  # pytest shows the line that asked, not ours
 def namespace(spec: Any, /, **attributes: Any) -> SimpleNamespace:
     """A ``SimpleNamespace`` that stands for ``spec`` and has ``attributes``.
 
-    ``spec`` is a class (a dataclass, a pydantic model, a ``Protocol``, any other) or an instance. What is not given
-    is what ``spec`` says: an instance's own value, a field's default or factory, a constant or default argument of
-    ``__init__``, an attribute of the class; properties and methods of the class run on the namespace. What is left
-    raises ``StubError`` (an ``AttributeError``) when it is read, with the dotted path that was asked for, the line
-    that asked and where a real one gets it; reads by ``getattr`` with a default and ``hasattr`` are recorded.
+    ``spec`` is a class (a dataclass, a pydantic model, a ``Protocol``, any other) or an instance. What is not given is
+    what ``spec`` says: an instance's own value, a field's default or factory, a constant or default argument of
+    ``__init__``, an attribute of the class; properties and methods of the class run on the namespace. There is no
+    default where construction rebinds the argument or changes the attribute (``+=``), or the class has a
+    ``__setattr__`` of its own (that of ``nn.Module`` aside), which may set something else. What is left raises
+    ``StubError`` (an ``AttributeError``) when it is read, with the dotted path that was asked for, the line that asked
+    and where a real one gets it; reads by ``getattr`` with a default and ``hasattr`` are recorded.
 
     A dictionary for an attribute that is itself an object, by its annotation or in the instance, becomes a namespace
     for that; the names of a plain ``SimpleNamespace`` there are checked.

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from testkit._text import counted
 from testkit.errors import KernelsError
 from testkit.kernels._dispatch import name_of, outputs, watching
-from testkit.kernels._tensors import KernelFailed, as_integers, element, first, integer_dtype, leaves
+from testkit.kernels._tensors import (
+    KernelFailed,
+    as_integers,
+    element,
+    first,
+    integer_dtype,
+    is_array,
+    is_expanded,
+    leaves,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,20 +55,21 @@ class Poison:
         self.buffers = 0
 
     def assert_absent(self, *outputs: Any, unwritten: Any = None) -> None:
-        """No element of ``outputs`` (float or complex tensors, or containers of some, any shape) is a NaN.
+        """No element of ``outputs`` (float or complex tensors, arrays and numbers, or containers of some) is a NaN.
 
         NaN with the poison's own bits were never written, or passed on as they were; others were computed from it.
         ``unwritten``: a mask (bool, broadcast to each output; true: may be poison) of padding. Raises
         ``KernelFailed`` with counts and the first place, and ``KernelsError`` where nothing can be told: for other
-        fills, dtypes without NaN, and no tensor.
+        fills, dtypes without NaN, and no tensor or only empty ones.
         """
-        import torch
-
-        found = [(name, leaf) for name, leaf in leaves(outputs, "output") if isinstance(leaf, torch.Tensor)]
+        found = [(name, _as_tensor(name, leaf)) for name, leaf in leaves(outputs, "output") if _may_be_nan(leaf)]
         if self.fill != "nan" or not found:
             what = f'fill is "{self.fill}"' if found else "assert_absent was given no tensor"
             fix = 'use fill="nan", and give the outputs'
             raise KernelsError(f"{what}, so there is no NaN to look for", "assert_absent", fix)
+        if not any(tensor.numel() for _, tensor in found):
+            shapes = ", ".join(f"{name} of shape {tuple(tensor.shape)}" for name, tensor in found)
+            raise KernelsError(f"the outputs have no elements: {shapes}", "assert_absent", "give outputs with elements")
         lines = [line for name, tensor in found if (line := _nans(name, tensor, unwritten))]
         if lines:
             fix = "write every element, and read only what was written; name padding by unwritten="
@@ -126,9 +136,10 @@ def fill_memory(item: Any, fill: Fill) -> None:
             "argument of poisoned",
             "give tensors, or pairs (tensor, unused)",
         )
+    where = "argument of poisoned"
+    _check_memory(tensor, where)
     bits, value = as_integers(tensor), pattern(tensor.dtype, fill)
     index = torch.as_tensor(unused) if isinstance(unused, list) else unused
-    where = "argument of poisoned"
     try:
         with torch.inference_mode():
             chosen = bits[index].numel()
@@ -136,9 +147,24 @@ def fill_memory(item: Any, fill: Fill) -> None:
     except (IndexError, TypeError) as error:
         problem = f"unused does not fit a tensor of shape {tuple(tensor.shape)}: {error}"
         raise KernelsError(problem, where, "give a mask over its leading dimensions, or an index") from error
-    if tensor.numel() and not chosen:
+    if not chosen:
         problem = f"unused selects nothing of a tensor of shape {tuple(tensor.shape)}"
         raise KernelsError(problem, where, "select what the kernel must not read, or leave the pair out")
+
+
+def _check_memory(tensor: Tensor, where: str) -> None:
+    """Raise ``KernelsError`` where a fill would reach nothing, or a copy, or elements that share memory."""
+    shape = tuple(tensor.shape)
+    if not tensor.numel():
+        raise KernelsError(
+            f"a tensor of shape {shape} has no elements to poison", where, "give memory, or leave it out"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        fix = "give the tensor that it is a view of"
+        raise KernelsError("a lazily conjugated or negated view cannot be filled in place", where, fix)
+    if is_expanded(tensor):
+        problem = f"a tensor of shape {shape} and stride {tensor.stride()} has elements that share memory"
+        raise KernelsError(problem, where, "give the tensor that was expanded")
 
 
 def pattern(dtype: Any, fill: Fill) -> int:
@@ -183,6 +209,25 @@ def _fill_storage(tensor: Tensor, fill: Fill, start: int) -> bool:
         whole.set_(storage, 0, (storage.nbytes() // width,))  # type: ignore[call-overload]  # strides have a default
         whole[start // width :].fill_(pattern(tensor.dtype, fill))
     return storage.nbytes() > start
+
+
+def _may_be_nan(leaf: Any) -> bool:
+    import torch
+
+    return isinstance(leaf, (torch.Tensor, float, complex)) or hasattr(leaf, "dtype")
+
+
+def _as_tensor(name: str, leaf: Any) -> Tensor:
+    """A tensor as it is; a copy of an array or a number. Raises ``KernelsError`` for what torch has no dtype for."""
+    import torch
+
+    try:
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+        # A copy: torch warns of read-only arrays and refuses negative strides.
+        return torch.from_numpy(leaf.copy()) if is_array(leaf) else torch.tensor(leaf)
+    except (TypeError, ValueError) as error:  # dtypes of numpy alone, other byte orders
+        raise KernelsError(f"{name} is no output to look at: {error}", "assert_absent", "give tensors") from error
 
 
 def _nans(name: str, tensor: Tensor, unwritten: Any) -> str:

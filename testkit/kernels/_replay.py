@@ -15,6 +15,7 @@ from testkit.kernels._tensors import (
     difference,
     differences,
     has_elements,
+    is_expanded,
     leaves,
     snapshot,
     tensors,
@@ -50,12 +51,13 @@ def assert_replays(
     eager calls: of the captured inputs, of the same again, of the others, and of the first ones again. Before each the
     inputs are copied into the captured ones.
 
-    Results are compared in bits, or by ``compare(actual, expected)``, which raises AssertionError where two tensors
-    differ, for kernels whose sums have no fixed order. Tensors on CUDA: a CUDA graph, captured after 3 warm-up calls.
-    Tensors on the CPU: a recorded stand-in that replays torch operations, and refuses what would end a CUDA capture.
+    Results are compared in bits, or by ``compare(actual, expected)``, which raises AssertionError or returns False
+    where two tensors differ, for kernels whose sums have no fixed order. Tensors on CUDA: a CUDA graph, captured after
+    3 warm-up calls. Tensors on the CPU: a recorded stand-in that replays torch operations, and refuses what would end
+    a CUDA capture.
 
     Raises ``KernelFailed`` with the replay that differs and where; ``KernelsError`` if inputs or results of the two
-    seeds do not differ, since nothing would be verified then.
+    seeds do not differ, or not for ``compare``, since nothing would be verified then.
     """
     given = [make_inputs(seed) for seed in SEEDS]
     _check_inputs([*given, make_inputs(0)])
@@ -64,7 +66,7 @@ def assert_replays(
         arguments = make_inputs(seed)
         returned = _call(fn, arguments)
         eager.append(_results(returned, arguments))
-    _check_results(eager, given)
+    _check_results(eager, given, compare)
     static = make_inputs(0)
     on_cuda = any(tensor.is_cuda for _, tensor in tensors(static))
     replay, returned = _capture_cuda(fn, static, make_inputs) if on_cuda else _capture_recorded(fn, static)
@@ -102,12 +104,18 @@ def _different(found: Leaves, expected: Leaves, compare: Callable[[Any, Any], ob
     for (name, leaf), (_, other) in zip(found, expected, strict=True):
         if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
             try:
-                compare(leaf, other)
+                if _is_false(compare(leaf, other)):
+                    lines.append(f"{name}: compare returned False")
             except AssertionError as error:
-                lines += [f"{name}: {line}" for line in str(error).splitlines()]
+                lines += [f"{name}: {line}" for line in str(error).splitlines() or ["compare raised AssertionError"]]
         elif line := difference(name, leaf, other):
             lines.append(line)
     return lines
+
+
+def _is_false(verdict: Any) -> bool:
+    """Only truth values count: an empty list may be a list of differences. Tensors and numpy's bools have ``all``."""
+    return verdict is False or (hasattr(verdict, "dtype") and not bool(verdict.all()))
 
 
 def _capture_recorded(fn: Callable[..., Any], arguments: Any) -> tuple[Callable[[], None], Any]:
@@ -160,6 +168,12 @@ def _check_inputs(given: list[Any]) -> None:
         found = tensors(one, "inputs")
         if not found:
             raise KernelsError(f"make_inputs returned {type(one).__name__} without a tensor", where, "return tensors")
+        for name, each in found:
+            if is_expanded(each):
+                problem = f"{name} of shape {tuple(each.shape)} has stride {each.stride()}: its elements share memory"
+                raise KernelsError(
+                    problem, where, "return it .contiguous(), so that other values can be copied into it"
+                )
         facts.append([f"{name} of {tuple(each.shape)}, {each.dtype} on {each.device}" for name, each in found])
     if facts[0] != facts[1]:
         one, other = ("; ".join(fact) for fact in facts[:2])
@@ -171,8 +185,8 @@ def _check_inputs(given: list[Any]) -> None:
         raise KernelsError("seeds 0 and 1 gave the same inputs", where, "seed the generator with the argument")
 
 
-def _check_results(eager: list[_Results], given: list[Any]) -> None:
-    """Is there a result, and does it depend on the inputs?"""
+def _check_results(eager: list[_Results], given: list[Any], compare: Any) -> None:
+    """Is there a result, does it depend on the inputs, and would ``compare`` see it?"""
     where = "fn of assert_replays"
     results = []
     for found, one in zip(eager, given, strict=False):
@@ -186,3 +200,6 @@ def _check_results(eager: list[_Results], given: list[Any]) -> None:
     if not differences(*results):
         problem = "fn gives the same results for the inputs of both seeds"
         raise KernelsError(problem, where, "give inputs that make a difference")
+    if not _different(results[0], results[1], compare):
+        fix = "let it raise AssertionError or return False where two tensors differ, by a tolerance that tells them"
+        raise KernelsError("compare takes the results of both seeds for the same", "compare of assert_replays", fix)

@@ -16,7 +16,7 @@ from testkit.kernels._fake_streams import are_fake, fake_streams
 from testkit.kernels._happens_before import Access, History, Race, Stream
 from testkit.kernels._poison import fill_memory
 from testkit.kernels._stream_recorder import Recorder, key_of
-from testkit.kernels._tensors import KernelFailed, Leaves, differences, has_elements, leaves, snapshot
+from testkit.kernels._tensors import KernelFailed, Leaves, differences, has_elements, leaves, snapshot, tensors
 
 __tracebackhide__ = True  # pytest shows the line that called us, not ours
 
@@ -70,7 +70,7 @@ def assert_stream_safe(
 
     Returns a ``StreamReport``. Raises ``KernelFailed`` with both lines of each race, what is missing for a capture, and
     the elements that differ; ``KernelsError`` if only one stream was used, if ``serial`` differs from itself or
-    returns no tensor.
+    returns no tensor, and if both return the same memory, in which the serial results would already be.
     """
     import torch
 
@@ -78,11 +78,11 @@ def assert_stream_safe(
         if not torch.cuda.is_available():
             stack.enter_context(fake_streams())
         real = not are_fake()
-        expected = _serial(serial)
+        expected, theirs = _serial(serial)
         before = torch.cuda.memory_allocated() if real else 0
         if real:
             torch.cuda.reset_peak_memory_stats()
-        history, streams, seconds = _recorded(parallel, expected, workspaces, capture)
+        history, streams, seconds = _recorded(_apart(parallel, theirs, workspaces), expected, workspaces, capture)
         report = StreamReport(len(streams), sum(history.operations.values()))
         if not real:
             return report
@@ -94,16 +94,48 @@ def assert_stream_safe(
         return StreamReport(report.streams, report.operations, len(streams), delay, capture)
 
 
-def _serial(serial: Callable[[], Any]) -> Leaves:
-    expected = snapshot(serial(), "output")
+def _serial(serial: Callable[[], Any]) -> tuple[Leaves, list[Any]]:
+    """A copy of the serial results, and what two calls returned."""
+    returned = [serial()]
+    expected = snapshot(returned[0], "output")
     if not has_elements(expected):
         raise KernelsError(
             "serial returned no tensor with elements", "argument of assert_stream_safe", "return tensors"
         )
-    if lines := differences(leaves(serial(), "output"), expected):
+    returned.append(serial())
+    if lines := differences(leaves(returned[1], "output"), expected):
         fix = "make it deterministic, and let it start anew each time"
         raise KernelsError(f"serial differs from itself: {lines[0]}", "argument of assert_stream_safe", fix)
-    return expected
+    return expected, returned
+
+
+def _apart(parallel: Callable[[], Any], theirs: list[Any], workspaces: Sequence[Any]) -> Callable[[], Any]:
+    """``parallel``, which raises if it returns memory that holds ``theirs``, the serial results, and is no workspace.
+
+    The caller holds ``theirs`` as long as it calls the function, so that no address comes back.
+    """
+    # A pair (tensor, unused) is a tuple of which only the tensor counts.
+    own = {_storage(each[0] if isinstance(each, tuple) and each else each) for each in workspaces}
+    taken = {_storage(tensor) for _, tensor in tensors(theirs)} - own - {0}
+
+    def checked() -> Any:
+        returned = parallel()
+        for name, tensor in tensors(returned, "output"):
+            if tensor.numel() and _storage(tensor) in taken:
+                problem = f"{name} of parallel lies in memory that serial returned, where the right results are already"
+                fix = "name that memory by workspaces=, or let parallel return memory of its own"
+                raise KernelsError(problem, "argument of assert_stream_safe", fix)
+        return returned
+
+    return checked
+
+
+def _storage(tensor: Any) -> int:
+    """The address of the storage of a dense tensor; 0 if it has none, and for what is no tensor."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return 0
 
 
 def _recorded(

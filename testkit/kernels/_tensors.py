@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from testkit._loaded import loaded
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest shows the line that called us, not ours
 
 Leaves = list[tuple[str, Any]]
-"""Names such as ``output[0]['lse']``, and what is there: a tensor, or anything that is no container."""
+"""Names such as ``output[0]['lse']``, and what is there: a tensor, an array, or a plain value."""
+PLAIN = (int, float, complex, str, bytes, type(None), Enum, range, slice, type(Ellipsis))
+"""Types of values that nobody can change, which need no copy."""
 
 
 class KernelFailed(KernelsError, AssertionError):
@@ -34,8 +38,32 @@ class KernelFailed(KernelsError, AssertionError):
 
 
 def leaves(value: Any, name: str) -> Leaves:
-    """``value`` taken apart: dictionaries, lists, tuples and dataclasses, however deep."""
-    return list(_walk(value, name))
+    """``value`` taken apart: dictionaries, lists, tuples, dataclasses and SimpleNamespaces, however deep.
+
+    Raises ``KernelsError`` for what could hold tensors that nobody would see: a module, a set, a generator.
+    """
+    import torch
+
+    found = list(_walk(value, name))
+    for where, leaf in found:
+        if not _is_known(leaf):
+            kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
+            if getattr(leaf, "dtype", None) is not None:
+                kind += f" of {leaf.dtype}"
+            fix = "use tensors, numpy arrays, plain values, or dictionaries, lists, tuples and dataclasses of them"
+            fix += "; for a module its state_dict()" if isinstance(leaf, torch.nn.Module) else ""
+            raise KernelsError(f"{where} is a {kind}, whose contents cannot be compared", "", fix)
+    return found
+
+
+def _is_known(leaf: Any) -> bool:
+    import torch
+
+    if isinstance(leaf, (torch.Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format, *PLAIN)):
+        return True
+    numpy = loaded("numpy")
+    # The bytes of an array of objects are addresses.
+    return numpy is not None and isinstance(leaf, (numpy.ndarray, numpy.generic)) and not leaf.dtype.hasobject
 
 
 def _walk(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -48,6 +76,9 @@ def _walk(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _walk(getattr(value, field.name), f"{name}.{field.name}")
+    elif isinstance(value, SimpleNamespace):
+        for key, part in vars(value).items():
+            yield from _walk(part, f"{name}.{key}")
     else:
         yield name, value
 
@@ -60,11 +91,33 @@ def tensors(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
 
 
 def snapshot(value: Any, name: str) -> Leaves:
-    """The leaves of ``value``, tensors as copies that nobody else can reach."""
+    """The leaves of ``value``, tensors and arrays as copies that nobody else can reach."""
+    return [(where, _copy(leaf)) for where, leaf in leaves(value, name)]
+
+
+def _copy(leaf: Any) -> Any:
     import torch
 
-    found = leaves(value, name)
-    return [(where, leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf) for where, leaf in found]
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().clone()
+    return leaf.copy() if is_array(leaf) else leaf
+
+
+def is_array(leaf: Any) -> bool:
+    """Is it a numpy array?"""
+    numpy = loaded("numpy")
+    return numpy is not None and isinstance(leaf, numpy.ndarray)
+
+
+def is_expanded(tensor: Tensor) -> bool:
+    """Do elements of a strided tensor share memory by a stride of 0, so that torch refuses to write it?"""
+    import torch
+
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return False
+    return bool(tensor.numel()) and any(
+        size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def has_elements(found: Leaves) -> bool:
@@ -110,7 +163,12 @@ def difference(name: str, actual: Any, expected: Any) -> str:
     import torch
 
     if not (isinstance(actual, torch.Tensor) and isinstance(expected, torch.Tensor)):
-        return "" if _equal(actual, expected) else f"{name}: {_short(actual)} instead of {_short(expected)}"
+        if _equal(actual, expected):
+            return ""
+        place = _first_of_arrays(actual, expected) if is_array(actual) and is_array(expected) else None
+        if place is not None:
+            return f"{name}: an array differs, first at {list(place)}: {actual[place]} instead of {expected[place]}"
+        return f"{name}: {_short(actual)} instead of {_short(expected)}"
     for what in ("shape", "dtype", "device"):
         was, wanted = getattr(actual, what), getattr(expected, what)
         if was != wanted:
@@ -162,12 +220,25 @@ def element(tensor: Tensor, index: Sequence[int]) -> str:
 
 
 def _equal(actual: Any, expected: Any) -> bool:
-    numpy = loaded("numpy")
-    if numpy is not None and isinstance(actual, numpy.ndarray) and isinstance(expected, numpy.ndarray):
+    if is_array(actual) or is_array(expected):
+        if not (is_array(actual) and is_array(expected)):
+            return False
         same = actual.shape == expected.shape and actual.dtype == expected.dtype
         return bool(same and actual.tobytes() == expected.tobytes())
     both_nan = actual != actual and expected != expected
     return type(actual) is type(expected) and bool(actual == expected or both_nan)
+
+
+def _first_of_arrays(actual: Any, expected: Any) -> tuple[int, ...] | None:
+    """Indices of the first element with other bits; None for other shapes or dtypes."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return None
+    left, right, width = actual.tobytes(), expected.tobytes(), actual.dtype.itemsize
+    place, indices = next(i for i in range(len(left)) if left[i] != right[i]) // width, []
+    for size in reversed(actual.shape):
+        indices.append(place % size)
+        place //= size
+    return tuple(reversed(indices))
 
 
 def _short(value: Any) -> str:

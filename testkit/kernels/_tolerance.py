@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from testkit.errors import KernelsError
-from testkit.kernels._compare import Chunk, Pair, Rows, Tolerance
-from testkit.kernels._failure import NOT_FINITE, not_finite, share
+from testkit.kernels._compare import Chunk, Pair, Rows, Tolerance, in_order
+from testkit.kernels._failure import NOT_FINITE, not_finite, percent, share
 from testkit.kernels._mutants import OUTPUT_MUTANTS
 
 ADVICE = "compare the worst of them with the reference; if a healthy kernel does this too, calibrate a model of it"
 EXACT = "compare the worst of them with the reference, and what they have in common"
+
+BLIND = 1 / 16
+"""Share of the elements that are not 0 which may lie below the default floor, where a zero passes, and beside a gap."""
+GAP = 16
+"""From so many times more elements below the floor than next above it on there is a gap."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Given:
     relative_norm: float | None = None
 
     def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            object.__setattr__(self, name, _plain(value))
         share_given = isinstance(self.mismatches, float) and self.mismatches < 1
         _check("rtol", self.rtol)
         _check("atol", self.atol)
@@ -39,6 +47,14 @@ class Given:
     @property
     def names(self) -> list[str]:
         return [name for name, value in vars(self).items() if value is not None]
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python; anything else as it is."""
+    kind: type = type(value)
+    if kind in (bool, int, float) or not issubclass(kind, Real):
+        return value
+    return int(value) if issubclass(kind, Integral) else float(value)
 
 
 def _check(name: str, value: Any, *, whole: bool = False, most: float = math.inf) -> None:
@@ -63,6 +79,7 @@ class ToleranceJudge:
         self.allowed = math.floor(budget * pair.size) if budget < 1 else int(budget)
         kind = pair.form.name if pair.form is not None else pair.actual.dtype
         self.where = f"{', '.join(given.names)} given" if given.names else f"defaults of {kind}"
+        self.floor_given = given.atol is not None
         self.mutants: Iterable[str] = OUTPUT_MUTANTS if given.names else ()
 
     @property
@@ -70,6 +87,11 @@ class ToleranceJudge:
         """Any difference fails, so that no mutant can pass."""
         terms = self.tolerance
         return not (terms.rtol or terms.floor or terms.steps or self.allowed)
+
+    @property
+    def absolute(self) -> bool:
+        """May an element differ where the reference is 0?"""
+        return bool(self.tolerance.floor or self.tolerance.steps or self.allowed)
 
     def __str__(self) -> str:
         return f"{self.tolerance}{f' with {self.allowed:,} mismatches' if self.allowed else ''}"
@@ -98,6 +120,21 @@ class ToleranceJudge:
         problem = self._metrics(pair)
         return problem, ADVICE if problem else ""
 
+    def blind(self, pair: Pair) -> str:
+        """Is a whole group of magnitudes below a floor that nobody gave, so that zeros would do for it?
+
+        A group of its own has a gap above the floor: next to no values up to 4 times the floor. Values that reach down
+        to zero have none, however many are small (a softmax, a gelu).
+        """
+        floor = self.tolerance.floor / (1 - self.tolerance.rtol) if self.tolerance.rtol < 1 else math.inf
+        if self.floor_given or not floor:
+            return ""
+        sizes = pair.sample()
+        below, near, count = int((sizes <= floor).sum()), int((sizes <= 4 * floor).sum()), int(sizes.shape[0])
+        if below <= BLIND * count or GAP * (near - below) >= below:
+            return ""
+        return f"{self} would let zeros pass in {percent(below, count)} of the reference, which is far below the rest"
+
     def _metrics(self, pair: Pair) -> str:
         least, most = self.given.cosine, self.given.relative_norm
         # Written so that a NaN fails.
@@ -106,6 +143,17 @@ class ToleranceJudge:
         if most is not None and not (found := pair.relative_norm()) <= most:
             return f"the norm of the error is {found:.4g} of the reference's, not {most} or less"
         return ""
+
+
+def typical(pair: Pair) -> float:
+    """The magnitude by which elements near zero are measured: the mean of |reference|, or its median if that is less.
+
+    A few large elements, such as a mask of -1e4, move the mean alone; many zeros move the mean alone, too.
+    """
+    sizes = pair.sample()
+    if not sizes.shape[0]:
+        return 0.0
+    return min(pair.mean_reference(), float(in_order(sizes, pair.xp)[sizes.shape[0] // 2]))
 
 
 def resolved(pair: Pair, given: Given) -> Tolerance:
@@ -119,7 +167,6 @@ def resolved(pair: Pair, given: Given) -> Tolerance:
     elif rtol is None:
         rtol = form.rtol if form is not None and not untold else 0.0
     if atol is None:
-        atol = rtol * pair.mean_reference() if rtol else 0.0
-        atol = atol if math.isfinite(atol) else 0.0
+        atol = rtol * typical(pair) if rtol else 0.0
     # A step of whole numbers is 1.
     return Tolerance(rtol, atol if form is not None else max(atol, steps), steps, form)

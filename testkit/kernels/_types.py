@@ -10,10 +10,11 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from testkit._loaded import loaded
 from testkit.kernels._facts import dotted, resolve
 from testkit.kernels._fields import NOTHING, default_of, field_names
 from testkit.kernels._known import Origin, annotations_of, known_of, member_of
-from testkit.kernels._source import functions_of
+from testkit.kernels._source import functions_of, node_of
 
 Resolve = Callable[[tuple[str, ...]], Any]
 
@@ -42,6 +43,8 @@ def class_of(cls: type, name: str) -> type | None:
 def default_in(cls: type, name: str, instance: object) -> Any:
     """The value that ``name`` has where nobody says otherwise: of a field, a constant or default argument of
     ``__init__``, or the class; what the class computes is computed for ``instance``. ``NOTHING`` if there is none."""
+    if name in known_of(cls).changed:  # what it ends as depends on what the instance was given
+        return NOTHING
     value = default_of(cls, name, instance)
     if value is not NOTHING:
         return value
@@ -67,14 +70,34 @@ def is_promise(owner: type, member: Any) -> bool:
 def _assigned(cls: type, origin: Origin) -> Any:
     """The value of ``self.name = 16``, or of ``self.name = name`` where the argument has a default."""
     function = _init_of(cls, origin)
-    if origin.value is None:
+    if origin.value is None or _has_own_setattr(cls):
         return NOTHING
     if isinstance(origin.value, ast.Name) and function is not None:
-        return _default_argument(function, origin.value.id)
+        bound_again = _binds(function, origin.value.id)
+        return NOTHING if bound_again else _default_argument(function, origin.value.id)
     try:
         return ast.literal_eval(origin.value)
     except (ValueError, TypeError):
         return NOTHING
+
+
+def _has_own_setattr(cls: type) -> bool:
+    """May ``self.name = value`` set another value? Not by what is generated for a frozen class, nor in a module."""
+    owner, member = member_of(cls, "__setattr__")
+    torch: Any = loaded("torch")
+    written = [function for function in functions_of(member) if not function.__code__.co_filename.startswith("<")]
+    return bool(written) and (torch is None or owner is not torch.nn.Module)
+
+
+def _binds(function: FunctionType, name: str) -> bool:
+    """Does the body bind ``name``, a parameter, again? Functions within count too: they may say ``nonlocal``."""
+    node = node_of(function)
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.Name) and part.id == name and not isinstance(part.ctx, ast.Load):
+            return True
+        if name in (getattr(part, key, None) for key in ("name", "asname", "rest")):  # import, except, def, case
+            return True
+    return False
 
 
 def _default_argument(function: FunctionType, name: str) -> Any:

@@ -123,6 +123,8 @@ def test_a_negative_index_that_wraps_is_found() -> None:
     [
         ({"sizes": [4]}, "functions and sizes need make_inputs"),
         ({"make_inputs": inputs}, "make_inputs with 0 sizes and seeds"),
+        ({"make_inputs": inputs, "sizes": 4}, r"sizes is 4 .*\n.*sizes=\[\.\.\.\]"),
+        ({"make_inputs": inputs, "sizes": [4], "seeds": 4}, "seeds is 4 "),
         ({"make_inputs": inputs, "sizes": []}, "make_inputs with 0 sizes and seeds"),
         ({"make_inputs": inputs, "sizes": [4], "seeds": []}, "make_inputs with 0 sizes and seeds"),
         ({"make_inputs": inputs, "sizes": [4], "reference": torch.ones(1)}, "give two functions"),
@@ -136,6 +138,27 @@ def test_runs_that_would_verify_nothing_are_refused(options: dict[str, Any], mat
 def test_a_tensor_and_an_array_are_not_mixed() -> None:
     with pytest.raises(KernelsError, match="actual is a torch tensor, reference an array"):
         assert_bits_equal(torch.ones(2), np.ones(2, np.float32))
+
+
+def test_seeds_of_a_generator_are_used_for_every_size() -> None:
+    seen = []
+
+    def make(size: int, seed: int) -> tuple[torch.Tensor, ...]:
+        seen.append((size, seed))
+        return inputs(size, seed)
+
+    assert_bits_equal(remap, remap_reference, make_inputs=make, sizes=iter([4, 8]), seeds=(seed for seed in range(2)))
+    assert seen[::2] == [(4, 0), (4, 1), (8, 0), (8, 1)]
+
+
+def test_two_functions_that_write_one_buffer_are_not_compared_with_themselves() -> None:
+    buffer = torch.empty(3)
+
+    def fill(by: float) -> Any:
+        return lambda x: torch.mul(x, by, out=buffer)
+
+    with pytest.raises(KernelFailed, match="the bits of 3 of 3 elements"):
+        assert_bits_equal(fill(2.0), fill(3.0), make_inputs=lambda size, seed: torch.ones(size), sizes=[3])
 
 
 # ---------------------------------------------------------------- sizes

@@ -754,6 +754,72 @@ class Metadata:
 """,
         "m = bare(Metadata, heads=2); assert m.run() == 32; assert m.tables is m.tables; stubs = [m]",
     ),
+    "names that __init__ sets and deletes": Healthy(
+        """
+class Backend:
+    def __init__(self, heads):
+        self.heads = heads
+        self.a = self.b = self.c = 1
+        del self.a
+        delattr(self, "b")
+        self.__dict__.pop("c")
+    def run(self):
+        return self.heads + getattr(self, "a", 0) + getattr(self, "b", 0) + getattr(self, "c", 0)
+""",
+        "b = bare(Backend, heads=2); assert b.run() == Backend(2).run() == 2; stubs = [b]",
+    ),
+    "a field that nobody sets": Healthy(
+        """
+@dataclass
+class Backend:
+    heads: int
+    cache: int = field(init=False)
+    def run(self):
+        return self.heads + getattr(self, "cache", 0)
+""",
+        "b = bare(Backend, heads=2); assert b.run() == Backend(2).run() == 2; stubs = [b]",
+    ),
+    "an annotation of a mixin": Healthy(
+        """
+class Mixin:
+    cache: int
+class Backend(Mixin):
+    heads = 2
+    def run(self):
+        return self.heads + getattr(self, "cache", 0)
+""",
+        "b = bare(Backend); assert b.run() == Backend().run() == 2; stubs = [b]",
+    ),
+    "an assignment that may be suppressed": Healthy(
+        """
+import contextlib
+class Backend:
+    def __init__(self, heads):
+        self.heads = heads
+        with contextlib.suppress(ImportError):
+            import no_such_module
+            self.cache = no_such_module.cache
+    def run(self):
+        return self.heads + getattr(self, "cache", 0)
+""",
+        "b = bare(Backend, heads=2); assert b.run() == Backend(2).run() == 2; stubs = [b]",
+    ),
+    "generators and coroutines that __init__ makes": Healthy(
+        """
+class Backend:
+    def __init__(self, heads):
+        self.heads = heads
+        self.steps(), self.wait().close()
+    def steps(self):
+        self.a = 1
+        yield 1
+    async def wait(self):
+        self.b = 1
+    def run(self):
+        return self.heads + getattr(self, "a", 0) + getattr(self, "b", 0)
+""",
+        "b = bare(Backend, heads=2); assert b.run() == Backend(2).run() == 2; stubs = [b]",
+    ),
     "a value that is made when it is first asked for": Healthy(
         """
 class Backend:

@@ -239,6 +239,15 @@ def test_a_mutant_of_another_shape_or_without_a_value_is_caught() -> None:
         ({"kernel": lambda x: None}, "what the kernel returned is NoneType"),
         ({"make_inputs": lambda shape, seed: (torch.randn(shape).double(),)}, "something else when it is called again"),
         ({"seeds": range(4)}, "4 seeds times 2 shapes are too few runs"),
+        ({"seeds": [0] * 10}, "seeds repeat"),
+        (
+            {"make_inputs": lambda shape, seed: make_inputs(shape, 0), "shapes": SHAPES},
+            "the reference gives the same for every seed",
+        ),
+        (
+            {"kernel": lambda x: torch.zeros_like(x), "reference": torch.zeros_like},
+            "no mutant ever changes the output of <lambda>",
+        ),
         ({"shapes": []}, "6 seeds times 0 shapes are too few runs"),
         ({"ratio": 1.0}, "ratio is 1.0"),
         ({"ratio": float("nan")}, "ratio is nan"),
@@ -249,6 +258,16 @@ def test_what_proves_nothing_is_refused(options: dict[str, Any], match: str) -> 
     named = {"kernel": kernel, "make_inputs": make_inputs, "reference": reference, "seeds": SEEDS, "shapes": SHAPES}
     with pytest.raises(KernelsError, match=match):
         calibrate(**{**named, **options})
+
+
+def test_a_kernel_that_writes_the_buffer_of_the_reference_is_not_compared_with_itself() -> None:
+    buffer = torch.empty(16, 32, dtype=torch.float64)
+
+    def scaled(by: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: torch.mul(x, by, out=buffer)
+
+    found = calibrate(scaled(3.0001), make_inputs, scaled(3.0), range(10), [(16, 32)])
+    assert not found.exact
 
 
 def test_a_model_of_another_dtype_is_refused(model: ErrorModel) -> None:

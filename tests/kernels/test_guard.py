@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from faulty import changes_its_input, one_before_the_start, one_past_the_end, one_unwritten
@@ -128,7 +130,70 @@ def test_padding_that_may_stay_unwritten_is_named_by_a_mask() -> None:
     guarded((5, 3), torch.int8, unwritten=padding).run(lambda out: out[:4].fill_(1))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), 7, (0,), (0, 4), (3, 0)])
+@quiet
+@pytest.mark.parametrize("dtype", [*ALL_DTYPES, *FP8[:2]], ids=str)
+def test_a_kernel_that_adds_to_what_the_output_held_is_found(dtype: torch.dtype) -> None:
+    def kernel(out: torch.Tensor) -> None:
+        if dtype.is_floating_point or dtype.is_complex:
+            out.copy_(out.to(torch.complex64 if dtype.is_complex else torch.float32) * 0 + 1)
+        else:
+            out.copy_(out.to(torch.int64) ^ 1)
+
+    with pytest.raises(KernelFailed, match=r"depends on what the output held .*\n  output: 4 of 4 elements differ"):
+        guarded(4, dtype).run(kernel)
+
+
+def test_a_sum_into_what_the_output_held_is_found() -> None:
+    x = torch.ones(5, 3)
+    with pytest.raises(KernelFailed, match=r"depends on .*\n  output: 15 of 15 .* at \[0, 0\]: nan \(.*\) and "):
+        guarded((5, 3), inputs=x).run(lambda out: out.add_(x * 1e38))
+    with pytest.raises(KernelFailed, match="unwritten"):  # what keeps both contents
+        guarded((5, 3), inputs=x).run(lambda out: out.add_(x))
+
+
+def test_padding_may_depend_on_what_the_output_held() -> None:
+    padding = torch.tensor([False, False, True])
+
+    def kernel(out: torch.Tensor) -> None:
+        out[:2] = 1
+        out[2] *= 0.5
+
+    guarded(3, unwritten=padding).run(kernel)
+    with pytest.raises(KernelFailed, match=r"1 of 3 elements differ between two runs, first at \[2\]"):
+        guarded(3).run(kernel)
+
+
+def test_inputs_in_arrays_and_namespaces_are_looked_at() -> None:
+    array, tensor = numpy.arange(6.0).reshape(2, 3), torch.ones(3)
+
+    def kernel(out: torch.Tensor) -> None:
+        out.fill_(1)
+        array[1, 0] = 7
+        tensor[2] = 7
+
+    message = r"\n  inputs\.x: an array differs, first at \[1, 0\]: 7.0 instead of 3.0\n  inputs\.y\[0\]: 1 of 3 "
+    with pytest.raises(KernelFailed, match=message):
+        in_a_block(guarded(3, inputs=SimpleNamespace(x=array, y=[tensor], z=None)), kernel)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind"),
+    [
+        (torch.nn.Linear(2, 2), r"inputs is a torch\.nn\.modules\.linear\.Linear"),
+        ({"x": {torch.ones(2)}}, r"inputs\['x'\] is a set"),
+        ((torch.ones(2) for _ in range(2)), "inputs is a generator"),
+        ([numpy.array([None])], r"inputs\[0\] is a numpy\.ndarray of object"),
+    ],
+    ids=["module", "set", "generator", "objects"],
+)
+def test_inputs_that_cannot_be_looked_into_are_refused(inputs: Any, kind: str) -> None:
+    with pytest.raises(KernelsError, match=f"{kind}, whose contents cannot be compared"), guarded(2, inputs=inputs):
+        pass
+    with pytest.raises(KernelsError, match=kind):
+        guarded(2, inputs=inputs).run(lambda out: out.fill_(1))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), 7, numpy.int64(4), (numpy.int64(4), 2), (0,), (0, 4), (3, 0)])
 def test_odd_shapes_are_served(shape: Any) -> None:
     with guarded(shape) as out:
         out.fill_(1)
@@ -157,6 +222,10 @@ def test_a_block_refuses_dtypes_that_one_run_cannot_judge(dtype: torch.dtype) ->
     ("given", "message"),
     [
         ({"shape": (3, -1)}, r"shape is \(3, -1\)"),
+        ({"shape": "34"}, "shape is '34'"),
+        ({"shape": 2.0}, "shape is 2.0"),
+        ({"shape": 4, "dtype": "float32"}, r"dtype is 'float32' .*\n.*torch\.float32"),
+        ({"shape": 4, "stride": (0.5,)}, r"stride is \(0\.5,\)"),
         ({"shape": (3, 4), "stride": (4,)}, r"stride is \(4,\) for shape \(3, 4\).*\nnext: give 2 whole numbers"),
         ({"shape": (3, 4), "stride": (0, 1)}, r"elements overlap by stride \(0, 1\)"),
         ({"shape": (3, 4), "stride": (2, 1)}, r"elements overlap by stride \(2, 1\)"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import linecache
 import weakref
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -241,7 +243,7 @@ def test_special_classes_have_the_names_that_they_declare(cls: type, names: set[
     assert not known.accepts("no_such_name")
 
 
-def test_annotations_are_a_promise_only_where_no_init_could_break_it() -> None:
+def test_annotations_are_a_promise_in_a_protocol_only() -> None:
     class Declared:
         size: int
 
@@ -251,8 +253,78 @@ def test_annotations_are_a_promise_only_where_no_init_could_break_it() -> None:
         def __init__(self) -> None:
             self.other = 1
 
-    assert known_of(Declared).names["size"].sure
+    assert known_of(Members).names["size"].sure
+    assert not known_of(Declared).names["size"].sure
     assert not known_of(Started).names["size"].sure
+
+
+class Lacking:
+    """No instance has the attributes named ``no_...``."""
+
+    def __init__(self) -> None:
+        self.no_del = self.no_delattr = self.no_pop = self.no_pop_of_vars = self.no_key = self.no_loop = 1
+        del self.no_del
+        delattr(self, "no_delattr")
+        self.__dict__.pop("no_pop")
+        vars(self).pop("no_pop_of_vars", None)
+        del self.__dict__["no_key"]
+        for name in ("no_loop",):
+            delattr(self, name)
+        with contextlib.suppress(ValueError):
+            self.no_suppressed = int("x")
+        self._generate()
+        self._wait().close()
+        self._stream()
+        self.back = 1
+        del self.back
+        self.back = 2
+        self.no_longer = 1
+        del self.no_longer
+        if not vars(self):
+            self.no_longer = 2
+
+    def _generate(self) -> Iterator[int]:
+        self.no_generated = 1
+        yield 1
+
+    async def _wait(self) -> None:
+        self.no_awaited = 1
+
+    async def _stream(self) -> AsyncIterator[int]:
+        self.no_streamed = 1
+        yield 1
+
+
+def test_what_real_instances_lack_is_known_and_not_sure() -> None:
+    names = known_of(Lacking).names
+    lacking = {name for name in names if name.startswith("no_")}
+    assert len(lacking) == 11
+    assert not {name for name in lacking if hasattr(Lacking(), name)}
+    assert not {name for name in lacking if names[name].sure}
+    assert names["back"].sure
+
+
+@dataclass
+class Partly:
+    given: int
+    with_default: int = field(init=False, default=1)
+    made: int = field(init=False)
+    never: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.made = 1
+
+
+def test_a_field_that_the_constructor_does_not_take_is_sure_only_where_something_sets_it() -> None:
+    names, real = known_of(Partly).names, Partly(1)
+    fields = ("given", "with_default", "made", "never")
+    assert [name for name in fields if names[name].sure] == [name for name in fields if hasattr(real, name)]
+    assert not names["never"].sure
+
+
+def test_a_generator_that_is_asked_for_by_name_runs() -> None:
+    (visit,) = reached(Lacking, ["_generate"])
+    assert visit.sure
 
 
 def test_a_class_whose_init_has_no_source_accepts_every_name() -> None:

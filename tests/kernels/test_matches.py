@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import subprocess
@@ -90,6 +91,46 @@ def test_an_element_near_zero_is_measured_by_the_others() -> None:
     assert "[3, 5]" in fails(actual.bfloat16(), reference)
 
 
+@pytest.mark.parametrize("diagonal", [0, 1])
+def test_a_mask_of_large_values_does_not_hide_the_others(diagonal: int) -> None:
+    reference = values()
+    mask = torch.ones(64, 64).triu(diagonal).bool()
+    reference[mask] = -1e4
+    zeroed = torch.where(mask, reference, 0.0).bfloat16()
+    with pytest.raises(KernelFailed, match=r"elements|give atol=.*with rtol="):
+        assert_matches(zeroed, reference)
+    if diagonal:  # most are not masked: the median is theirs
+        assert_matches(reference.bfloat16(), reference)
+        return
+    with pytest.raises(ToleranceRefused, match="would let zeros pass in 49 % of the reference"):
+        assert_matches(reference.bfloat16(), reference)
+    assert_matches(reference.bfloat16(), reference, atol=0.01)
+    assert_matches(reference.bfloat16(), reference, mutants=())
+
+
+@pytest.mark.parametrize("fill", [-1e4, torch.finfo(torch.bfloat16).min])
+@pytest.mark.parametrize("options", [{}, {"rtol": 0.02}])
+def test_a_narrow_window_beside_a_mask_asks_for_an_atol(fill: float, options: dict[str, Any]) -> None:
+    reference = values()
+    window = torch.ones(64, 64).tril().triu(-4).bool()  # 7.6 % of all
+    reference[~window] = fill
+    zeroed = torch.where(window, 0.0, reference).bfloat16()
+    for actual in (zeroed, reference.bfloat16()):
+        with pytest.raises(ToleranceRefused, match=r"would let zeros pass in 7\.6 % (.|\n)*give atol=.*rtol="):
+            assert_matches(actual, reference, **options)
+    assert_matches(reference.bfloat16(), reference, atol=0.01, **options)
+    with pytest.raises(KernelFailed, match="elements"):
+        assert_matches(zeroed, reference, atol=0.01, **options)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_the_defaults_take_healthy_outputs_of_many_distributions(name: str) -> None:
+    x, y = values(1 << 14, 1), values(1 << 14, 2)
+    for reference in (x, x * y, x.relu(), x.exp(), x.sigmoid(), (3 * x).softmax(-1) * 64, torch.nn.functional.gelu(x)):
+        assert_matches(reference.to(dtype(name)), reference)
+    assert_matches(torch.nn.functional.gelu(3 * x).to(dtype(name)), torch.nn.functional.gelu(3 * x))
+
+
 def test_a_half_step_of_a_large_bfloat16_is_no_error() -> None:
     assert_matches(torch.tensor([16.0, 30.0]).bfloat16(), torch.tensor([16.0625, 30.0625]))
 
@@ -142,6 +183,13 @@ def test_complex_values_are_compared_as_pairs() -> None:
     assert "[1, 1]" in fails(made, torch.tensor([1 + 2j, 3 - 2j]))
 
 
+def test_complex_values_are_not_compared_with_their_real_view() -> None:
+    made = torch.ones(3, 4, dtype=torch.complex64)
+    view = torch.view_as_real(made).clone()
+    fails(made, view, "actual has dtype complex64, the reference float32")
+    fails(view, made, "actual has dtype float32, the reference complex64", dtype=torch.float32)
+
+
 # ---------------------------------------------------------------- fp8 (case O15)
 
 
@@ -157,7 +205,7 @@ def fp8_pair(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 def test_fp8_takes_tolerances_in_values(name: str) -> None:
     made, other = fp8_pair(name)
     fails(made, other, r"1 of 4,096 elements")
-    assert_matches(made, other, rtol=0.45, atol=0.2)
+    assert_matches(made, other, rtol=0.45, atol=0.2, mutants=())  # the only element that is not 0
     fails(made, other, r"rtol, atol given", rtol=0.01, atol=0.05)
 
 
@@ -185,7 +233,7 @@ def test_every_nan_code_of_fp8_fails_and_can_be_named(name: str) -> None:
     wide = codes.float()
     lost = int((~wide.isfinite()).sum())
     fails(codes, codes.clone(), f"{lost} of 256 elements (is|are) not finite")
-    assert_matches(codes, wide, nan=True, inf=True)
+    assert_matches(codes, wide, nan=True, inf=True, rtol=0)
 
 
 @each_fp8
@@ -239,7 +287,7 @@ def test_a_nan_or_an_infinity_never_passes_whatever_the_metric(
     text = rf"1 of 3 elements is not finite, first at \[1\]: actual {bad}, reference 2.0 "
     fails(made, other, text, **options)
     fails(other, made, rf"first at \[1\]: actual 2.0, reference {bad} ", **options)
-    fails(made, made, "1 of 3 elements is not finite", **options)
+    fails(made, copy.deepcopy(made), "1 of 3 elements is not finite", **options)
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
@@ -250,7 +298,7 @@ def test_what_is_named_passes_where_both_sides_have_it(value: float) -> None:
     other = made.clone()
     other[0, 1] = 1e30
     fails(made, other, r"1 of 4 elements is not finite, first at \[0, 1\]", **kind)
-    fails(made, made, "2 of 4 elements are not finite")
+    fails(made, made.clone(), "2 of 4 elements are not finite")
 
 
 def test_infinities_of_different_sign_and_the_other_name_do_not_pass() -> None:
@@ -260,11 +308,17 @@ def test_infinities_of_different_sign_and_the_other_name_do_not_pass() -> None:
     fails(torch.tensor([NAN]), torch.tensor([INF]), "not finite", inf=True, nan=True)
 
 
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_nothing_but_what_is_left_out_fails(value: float) -> None:
+    made = torch.full((4, 64), value)
+    fails(made, made.clone(), "nothing is compared: no element is finite in both", nan=True, inf=True)
+
+
 def test_a_metric_that_is_nan_itself_fails() -> None:
     nothing = torch.zeros(4)
-    fails(nothing, nothing, "the cosine of actual and reference is nan", cosine=0.0)
+    fails(nothing, nothing.clone(), "the cosine of actual and reference is nan", cosine=0.0)
     fails(torch.ones(4) * 1e-3, nothing, "the norm of the error is nan", relative_norm=1.0, atol=1.0)
-    assert_matches(nothing, nothing, relative_norm=0.0)
+    assert_matches(nothing, nothing.clone(), relative_norm=0.0, mutants=())
 
 
 # ---------------------------------------------------------------- other metrics
@@ -298,7 +352,35 @@ def test_an_exact_comparison_is_with_the_reference_rounded_to_the_dtype() -> Non
     fails(reference.bfloat16() * 1.01, reference, "differ from the reference", rtol=0, atol=0)
 
 
+def test_sums_beyond_float64_raise_nothing() -> None:
+    large = np.full(3 * (3 << 13), 5e303)  # each chunk has a finite sum
+    assert_matches(large, large.copy())
+    fails(large * 1.1, large)
+
+
 # ---------------------------------------------------------------- numpy and numbers
+
+
+def test_tolerances_may_be_numbers_of_numpy() -> None:
+    x = np.linspace(1, 2, 64).reshape(8, 8)
+    assert_matches(x * 1.001, x, rtol=np.float32(0.01), atol=np.float64(0), steps=np.int64(1))
+    assert_matches(x, x.copy(), mismatches=np.float32(0.001), rtol=np.float16(0.001))
+    with pytest.raises(KernelsError, match="rtol is nan"):
+        assert_matches(x, x.copy(), rtol=np.float32("nan"))
+
+
+@pytest.mark.parametrize("make", [torch.ones, np.ones])
+def test_an_output_is_not_compared_with_itself(make: Callable[[Any], Any]) -> None:
+    x = make((4, 6))
+    for judge in (assert_matches, assert_bits_equal):
+        with pytest.raises(KernelsError, match=r"actual and reference are the same memory(.|\n)*clone the reference"):
+            judge(x, x[:])
+        judge(x[:, 0], x[:, 1])
+        judge(x[:3], x[1:])
+    array, tensor = np.ones(3), torch.from_numpy(np.ones(3))
+    with pytest.raises(KernelsError, match="the same memory"):
+        assert_matches(tensor, tensor.numpy())
+    assert_matches(torch.from_numpy(array.copy()), array)
 
 
 def test_numpy_arrays_and_numbers_match_like_tensors() -> None:
@@ -499,8 +581,30 @@ def test_a_budget_that_hides_a_dropped_diagonal_is_refused() -> None:
 def test_mutants_that_would_change_nothing_are_left_out() -> None:
     alike = torch.ones(64, 64)
     assert_matches(alike, alike.clone(), rtol=0.1)  # rows and columns are alike: only zeros and half can be tried
+
+
+@pytest.mark.parametrize("options", [{"atol": 1e9}, {"steps": 1}, {"mismatches": 4096}])
+def test_a_tolerance_that_no_mutant_can_try_is_refused(options: dict[str, Any]) -> None:
     nothing = torch.zeros(64, 64)
-    assert_matches(nothing, nothing.clone(), atol=0.1)
+    with pytest.raises(KernelsError, match=r"no use as a test of .*: zeros, .* would change nothing"):
+        assert_matches(nothing, nothing.clone(), **options)
+    assert_matches(nothing, nothing.clone(), **options, mutants=())
+    assert_matches(nothing, nothing.clone(), rtol=0.1)  # nothing but a zero is within 0.1 * 0
+
+
+def test_a_named_mutant_that_changes_nothing_is_refused() -> None:
+    alike = torch.ones(64, 64)
+    with pytest.raises(KernelsError, match="shuffled rows would change nothing"):
+        assert_matches(alike, alike.clone(), rtol=0.1, mutants=["zeros", "shuffled rows"])
+
+
+def test_an_absurd_tolerance_is_refused_on_an_output_of_mostly_zeros() -> None:
+    reference = values()
+    reference[:, 25:] = 0
+    with pytest.raises(ToleranceRefused, match="would let a wrong output pass: zeros"):
+        assert_matches(torch.zeros_like(reference), reference, rtol=0.1, atol=100.0)
+    with pytest.raises(ToleranceRefused, match="would let a wrong output pass: zeros"):
+        assert_matches(torch.zeros_like(reference), reference, mismatches=reference.numel())
 
 
 def test_a_large_output_is_tried_in_part_first_and_whole_if_need_be() -> None:

@@ -90,6 +90,103 @@ def test_what_init_computes_is_not_guessed(name: str) -> None:
         getattr(namespace(Plain), name)
 
 
+class Rebinds:
+    """Of no attribute is the default argument, or the constant, what a real instance has."""
+
+    def __init__(self, a: Any = None, b: Any = 1, c: Any = 2, d: Any = 3, e: Any = 4) -> None:
+        if a is None:
+            a = 5
+        b = b or 8
+        c = c * 2
+        if (d := d + 1) > 2:
+            c += 1
+        self.e = e
+        self.e += 4
+        self.f = 1
+        self.f *= 2
+        self.b = b
+        self.c = c
+        self.d = d
+        self.a = a
+
+    def run(self) -> list[Any]:
+        return [self.a, self.b, self.c, self.d, self.e, self.f]
+
+
+class RebindsOne:
+    def __init__(self, a: Any = None) -> None:
+        if a is None:
+            a = 5
+        self.a = a
+
+    def run(self) -> Any:
+        return self.a
+
+
+class Doubles:
+    def __init__(self, a: int = 2) -> None:
+        self.a = a
+        self.b = 3
+
+    def __setattr__(self, name: str, value: int) -> None:
+        object.__setattr__(self, name, value * 2)
+
+    def run(self) -> int:
+        return self.a + self.b
+
+
+class Counts:
+    count = 0
+
+    def __init__(self) -> None:
+        self.count += 1
+
+    def run(self) -> int:
+        return self.count
+
+
+@dataclass
+class Grows:
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        self.size += 1
+
+    def run(self) -> int:
+        return self.size
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [(Rebinds, "abcdef"), (RebindsOne, "a"), (Doubles, "ab"), (Counts, ["count"]), (Grows, ["size"])],
+)
+def test_a_default_that_no_real_instance_has_is_missing_and_is_found_by_source(spec: type, names: Any) -> None:
+    stub = namespace(spec)
+    for name in names:
+        with pytest.raises(StubError, match=rf"the stub of {spec.__name__} has no {name} "):
+            getattr(stub, name)
+    assert {(d.kind, d.attribute) for d in stub_drift(namespace(spec), runs=["run"])} == {("missing", n) for n in names}
+
+
+def test_a_generated_setattr_or_the_one_of_a_module_changes_no_value() -> None:
+    @dataclass(frozen=True)
+    class Frozen:
+        size: int = 1
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "block", 16)
+
+    assert (namespace(Frozen).size, namespace(Frozen).block) == (1, 16)
+    torch = pytest.importorskip("torch")
+
+    class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, heads: int = 8) -> None:
+            super().__init__()
+            self.heads = heads
+
+    assert namespace(Layer).heads == 8
+
+
 def test_an_argument_of_a_base_class_has_no_default_to_go_by() -> None:
     class Derived(Plain):
         def __init__(self) -> None:

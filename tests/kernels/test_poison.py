@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from faulty import double, one_unwritten, reads_stale_workspace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from testkit.errors import KernelsError
-from testkit.kernels import assert_deterministic, poisoned
+from testkit.kernels import assert_batch_invariant, assert_deterministic, poisoned
 from testkit.kernels._poison import FLOATS, pattern
 from testkit.kernels._tensors import KernelFailed, as_integers
 
@@ -182,6 +184,24 @@ def test_fp8_and_complex_outputs_are_judged() -> None:
         poison.assert_absent(small, pairs)
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        math.nan,
+        numpy.array([1.0, math.nan])[::-1],
+        numpy.float32(math.nan),
+        SimpleNamespace(y=X * math.nan),
+    ],
+    ids=["float", "array", "scalar", "namespace"],
+)
+def test_poison_in_what_is_no_tensor_is_found_beside_one(beside: Any) -> None:
+    with poisoned() as poison:
+        torch.empty(3)
+    poison.assert_absent(X, 1.0, numpy.ones(2), None, "name")
+    with pytest.raises(KernelFailed, match=r"poison in 1 output\n  output\[1\].* are NaN"):
+        poison.assert_absent(X, beside)
+
+
 def test_a_failure_can_be_sent_to_another_process() -> None:
     failure = KernelFailed("a problem", ["one", "two"], "a fix", "a place")
     again = pickle.loads(pickle.dumps(failure))
@@ -213,6 +233,10 @@ def test_a_failing_block_keeps_its_own_error() -> None:
         ({"memory": (), "fill": "max"}, "fill is 'max'"),
         ({"memory": ((torch.zeros(3), torch.tensor([True])),)}, "unused does not fit a tensor of shape"),
         ({"memory": ((torch.zeros(3), torch.zeros(3, dtype=torch.bool)),)}, "unused selects nothing"),
+        ({"memory": (torch.empty(0, 4),)}, r"a tensor of shape \(0, 4\) has no elements to poison"),
+        ({"memory": (torch.zeros(3, dtype=torch.complex64).conj(),)}, "conjugated or negated view"),
+        ({"memory": (torch.zeros(3, dtype=torch.complex64).conj().imag,)}, "conjugated or negated view"),
+        ({"memory": (torch.zeros(1).expand(4),)}, r"shape \(4,\) and stride \(0,\) has elements that share memory"),
         ({"memory": (torch.zeros(3, device="meta"),)}, "bits of a tensor cannot be seen"),
         ({"memory": (torch.zeros(3).to_sparse(),)}, "bits of a tensor cannot be seen: torch.sparse_coo"),
     ],
@@ -234,6 +258,16 @@ def test_nothing_is_claimed_where_there_is_no_nan_to_look_for() -> None:
         poison.assert_absent(whole)
     with pytest.raises(KernelsError, match="was given no tensor"):
         poison.assert_absent()
+    with pytest.raises(KernelsError, match=r"have no elements: output\[0\] of shape \(0, 4\)"):
+        poison.assert_absent(torch.empty(0, 4))
+    with pytest.raises(KernelsError, match=r"output\[1\] is a set, whose contents"):
+        poison.assert_absent(X, {1.0})
+    with pytest.raises(KernelsError, match=r"output\[0\] is torch.int64, which has no NaN"):
+        poison.assert_absent(numpy.arange(3))
+    with pytest.raises(KernelsError, match=r"output\[0\] is no output to look at"):
+        poison.assert_absent(numpy.zeros(3, dtype=numpy.longdouble))
+    with pytest.raises(KernelsError, match=r"output\[1\] is no output to look at: .*byte order"):
+        poison.assert_absent(X, numpy.zeros(3, dtype=">f4"))
     with pytest.raises(KernelsError, match="unwritten does not fit"):
         poison.assert_absent(out, unwritten=torch.zeros(7, dtype=torch.bool))
     with pytest.raises(KernelsError, match=r"unwritten does not fit.*dtype"):
@@ -258,6 +292,22 @@ def test_same_bits_twice_finds_a_stale_workspace_and_counts_calls() -> None:
     steps = iter(range(9))
     with pytest.raises(KernelFailed, match=r"output\[1\]: 1 instead of 0"):
         assert_deterministic(lambda: (X, next(steps)))
+
+
+def test_results_in_arrays_and_namespaces_are_compared() -> None:
+    array, steps = numpy.zeros(2), iter(range(9))
+
+    def fn() -> Any:
+        array[1] = next(steps)  # the same array each time: a copy must be kept
+        return SimpleNamespace(x=X, y=array)
+
+    with pytest.raises(KernelFailed, match=r"output\.y: an array differs, first at \[1\]: 1\.0 instead of 0\.0"):
+        assert_deterministic(fn)
+    with pytest.raises(KernelsError, match=r"output\[1\] is a set, whose contents cannot be compared"):
+        assert_deterministic(lambda: (X, {1}))
+    assert_batch_invariant(lambda x: (x, x.numpy() * 2), X)
+    with pytest.raises(KernelFailed, match=r"row 0 alone differs.*\n  output\[1\]: an array differs"):
+        assert_batch_invariant(lambda x: (x, x.numpy() * len(x)), X + 1)
 
 
 def test_same_bits_twice_needs_something_to_compare() -> None:

@@ -149,10 +149,34 @@ def test_results_may_be_compared_by_a_function() -> None:
         assert_replays(ignores_changed_inputs, two, compare=torch.testing.assert_close)
 
 
+@pytest.mark.parametrize("compare", [torch.allclose, torch.equal, lambda a, b: (a == b).all().numpy()[()]])
+def test_a_comparison_that_returns_false_counts(compare: Callable[[Any, Any], object]) -> None:
+    assert_replays(healthy, two, compare=compare)
+    with pytest.raises(KernelFailed, match=r"replay with changed inputs .*\n  output: compare returned False"):
+        assert_replays(ignores_changed_inputs, two, compare=compare)
+
+
+def test_an_assertion_without_a_message_counts() -> None:
+    def compare(actual: torch.Tensor, expected: torch.Tensor) -> None:
+        if not torch.equal(actual, expected):
+            raise AssertionError
+
+    with pytest.raises(KernelFailed, match=r"\n  output: compare raised AssertionError"):
+        assert_replays(ignores_changed_inputs, two, compare=compare)
+
+
+@pytest.mark.parametrize("compare", [lambda a, b: None, lambda a, b: True, lambda a, b: torch.allclose(a, b, atol=1e9)])
+def test_a_comparison_that_tells_nothing_apart_is_refused(compare: Callable[[Any, Any], object]) -> None:
+    with pytest.raises(KernelsError, match="compare takes the results of both seeds for the same"):
+        assert_replays(healthy, two, compare=compare)
+
+
 @pytest.mark.parametrize(
     ("fn", "make_inputs", "message"),
     [
         (healthy, lambda seed: 3, "make_inputs returned int without a tensor"),
+        (healthy, lambda seed: two(seed)[1].expand(3, 4), r"inputs of shape \(3, 4\) has stride \(0, 1\)"),
+        (healthy, lambda seed: (*two(seed), {1}), r"inputs\[2\] is a set, whose contents cannot be compared"),
         (healthy, lambda seed: two(0), "seeds 0 and 1 gave the same inputs"),
         (healthy, lambda seed: (torch.rand(3, 4), torch.rand(4)), "seed 0 gave other inputs the second time"),
         (healthy, lambda seed: (torch.rand(seed + 1),), r"seed 0 gave inputs\[0\] of \(1,\).* and seed 1 .* of \(2,\)"),

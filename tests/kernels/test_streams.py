@@ -195,6 +195,34 @@ def test_workspaces_are_poisoned_before_each_call() -> None:
         )
 
 
+def test_memory_that_already_holds_the_serial_results_is_refused() -> None:
+    out = torch.empty(4, 6)
+    parallel, serial = forked_and_joined("cpu")
+
+    def into(results: dict[str, torch.Tensor], write: bool) -> dict[str, torch.Tensor]:
+        if write:
+            out.copy_(results["w"])
+        return {"z": results["z"], "w": out.view(24)}
+
+    def run(write: bool, **options: Any) -> StreamReport:
+        return assert_stream_safe(lambda: into(parallel(), write), lambda: into(serial(), True), **options)
+
+    for write in (True, False):
+        message = r"output\['w'\] of parallel lies in memory that serial returned.*\nnext: name that .* workspaces="
+        with pytest.raises(KernelsError, match=message):
+            run(write)
+    assert run(True, workspaces=[out]).streams == 2
+    assert run(True, workspaces=[(out, slice(None))]).streams == 2
+    with pytest.raises(KernelFailed, match=r"output\['w'\]: 24 of 24 elements differ, first at \[0\]: nan"):
+        run(False, workspaces=[out])
+
+
+def test_results_that_cannot_be_looked_into_are_refused() -> None:
+    parallel, serial = forked_and_joined("cpu")
+    with pytest.raises(KernelsError, match="output is a set, whose contents cannot be compared"):
+        assert_stream_safe(lambda: {parallel()["w"]}, serial)
+
+
 def test_what_would_verify_nothing_is_refused() -> None:
     x, steps = rows("cpu"), iter(range(9))
     with pytest.raises(KernelsError, match="parallel used one stream only"):
