@@ -29,6 +29,16 @@ def test_sum(rank, number):
     assert torch.full((2,), float(rank)).sum().item() == 2 * rank
 """
 
+IN_THE_BODY = """
+import pytest
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("number", range({tests}))
+def test_sum(rank, number):
+    import torch
+    assert torch.full((2,), float(rank)).sum().item() == 2 * rank
+"""
+
 PER_TEST = """
 import torch
 from torch.testing._internal.common_distributed import MultiProcessTestCase
@@ -106,6 +116,7 @@ if __name__ == "__main__":
 PYTEST = ["-m", "pytest", "-q", "-p", "testkit", "-o", "ranks_preload=torch", "test_way.py"]
 WAYS = {
     "preload": (MARKED, [*PYTEST, "--ranks-start=preload"]),
+    "preload (import in the test)": (IN_THE_BODY, [*PYTEST, "--ranks-start=preload"]),
     "MultiProcContinuousTest": (CONTINUOUS, ["test_way.py"]),
     "spawn": (MARKED, PYTEST),
     "bare multiprocessing spawn": (BARE, ["test_way.py"]),
