@@ -220,9 +220,8 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while True:
-            self.wire.watch()
             self.wire.raw.settimeout(min(WATCH_EVERY, self.wire.left()))
             try:
                 return self.wire.raw.recv_into(buffer)
-            except TimeoutError:
-                continue
+            except TimeoutError:  # only now: what a server said before it ended is its answer
+                self.wire.watch()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -420,3 +422,26 @@ def test_what_a_server_says_of_our_own_looks_is_counted_not_shown() -> None:
         server.wait_for("/health", 503, timeout=1.0)
     assert "more like it before)" in str(failure.value)
     assert str(failure.value).count("GET /health") <= 3
+
+
+def test_what_was_said_before_a_death_is_the_answer() -> None:
+    answered = threading.Event()
+
+    def answer() -> None:
+        link, _ = listener.accept()
+        with link:
+            link.recv(1000)
+            answered.set()  # before: who reads the answer must find it set
+            link.sendall(b"HTTP/1.0 200 OK\r\n\r\nlast words")
+            link.shutdown(socket.SHUT_WR)
+            link.recv(1)
+
+    def watch() -> None:
+        assert not answered.is_set(), "dead, and its answer is there"
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        got = ask(listener.getsockname()[1], "GET", "/", timeout=30, watch=watch)
+        thread.join(30)
+    assert (got.status, got.text) == (200, "last words")
