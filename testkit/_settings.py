@@ -7,9 +7,11 @@ parser as text or lines, whichever way a version of pytest delivers it, so that 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from testkit.errors import KitError
 
 T = TypeVar("T")
 
@@ -65,6 +67,17 @@ def resolve(config: Any, flag: str, parse: Callable[[Any, str], T], default: T, 
     if ini:
         return Setting(parse(ini, f"from ini {name}"), f"from ini {name}")
     return Setting(default, "default")
+
+
+def one_of(words: Sequence[str], error: type[KitError]) -> Callable[[str, str], str]:
+    """A ``parse`` for ``resolve`` that takes these words alone and raises ``error`` for any other."""
+
+    def parse(raw: str, source: str) -> str:
+        if raw not in words:
+            raise error(f"{raw!r} is not known", source, f"give one of {', '.join(words)}")
+        return raw
+
+    return parse
 
 
 def read_ini(config: Any, name: str) -> Any:

@@ -13,6 +13,9 @@ from testkit import errors
 from testkit._loaded import loaded
 from testkit._text import counted, table
 from testkit.errors import KitError, PairwiseError
+from testkit.kernels import KernelFailed
+from testkit.laws import SplitBroken
+from testkit.processes import RanksFailed
 
 
 def test_an_error_is_a_headline_with_its_origin_and_one_action() -> None:
@@ -31,6 +34,20 @@ def test_an_error_without_origin_or_action_is_one_line() -> None:
 def test_an_error_survives_the_way_from_a_worker() -> None:
     error = pickle.loads(pickle.dumps(PairwiseError("a", "b", "c")))
     assert (type(error), error.problem, error.where, error.fix) == (PairwiseError, "a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RanksFailed("a", "b", "c", "d"),
+        KernelFailed("a", ["d", "e"], "c", "b"),
+        SplitBroken("a", ["d"], "c", [1], [2], ["x"]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_evidence_survives_it_too(error: KitError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_each_error_names_a_capability_of_its_own() -> None:

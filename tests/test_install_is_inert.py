@@ -149,6 +149,7 @@ def test_an_unmarked_run_ends_with_nothing_of_ours_at_work(
         assert {"testkit", "testkit.pairwise.plugin", "testkit.cleanup.plugin"} <= set(saw["plugins"])
         assert saw["heavy"] == []
         assert saw["faces"] == []
+        assert {"testkit.processes._group", "testkit.processes._server"}.isdisjoint(saw["testkit"])  # 40 ms of imports
         assert not {hook for hook, modules in saw["per_test"].items() if modules}, process
 
 

@@ -6,7 +6,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from testkit import _settings
 from testkit._announce import announce
+from testkit._marked import marked
 from testkit._text import counted
 from testkit.errors import MachineError
 
@@ -35,15 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     try:
-        config.stash[STRICT] = _settings.resolve(config, OPTION, _action, ACTIONS[0]).value == "strict"
+        config.stash[STRICT] = (
+            _settings.resolve(config, OPTION, _settings.one_of(ACTIONS, MachineError), ACTIONS[0]).value == "strict"
+        )
     except MachineError as error:
         raise pytest.UsageError(str(error)) from error
-
-
-def _action(raw: str, source: str) -> str:
-    if raw not in ACTIONS:
-        raise MachineError(f"{raw!r} is not known", source, f"give one of {', '.join(ACTIONS)}")
-    return raw
 
 
 STRICT = pytest.StashKey[bool]()
@@ -52,21 +48,8 @@ STRICT = pytest.StashKey[bool]()
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The per-test hook is for runs with a marker of ours in them."""
     manager = session.config.pluginmanager
-    if not manager.has_plugin(PER_TEST) and _is_marked(session.items):
+    if not manager.has_plugin(PER_TEST) and marked(session.items, {MARKER}):
         manager.register(PerTest(session.config.stash[STRICT]), PER_TEST)
-
-
-def _is_marked(items: Iterable[pytest.Item]) -> bool:
-    """Whether a marker of ours is on an item or above. Asked item by item, pytest would look at each module again."""
-    seen: set[object] = set()
-    for item in items:
-        node: pytest.Item | pytest.Collector | None = item
-        while node is not None and node not in seen:
-            if any(mark.name == MARKER for mark in node.own_markers):
-                return True
-            seen.add(node)
-            node = node.parent
-    return False
 
 
 class PerTest:

@@ -5,10 +5,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
+from testkit._marked import marked
 from testkit.gpus._marker import shares
 
 MARKER = "gpus"
@@ -27,21 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The per-test hook is for runs with a marker of ours in them."""
     manager = session.config.pluginmanager
-    if not manager.has_plugin(PER_TEST) and _is_marked(session.items):
+    if not manager.has_plugin(PER_TEST) and marked(session.items, {MARKER}):
         manager.register(PerTest(), PER_TEST)
-
-
-def _is_marked(items: Iterable[pytest.Item]) -> bool:
-    """Whether a marker of ours is on an item or above. Asked item by item, pytest would look at each module again."""
-    seen: set[object] = set()
-    for item in items:
-        node: pytest.Item | pytest.Collector | None = item
-        while node is not None and node not in seen:
-            if any(mark.name == MARKER for mark in node.own_markers):
-                return True
-            seen.add(node)
-            node = node.parent
-    return False
 
 
 class PerTest:

@@ -8,6 +8,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from testkit._evidence import Found
 from testkit._loaded import loaded
 from testkit._text import counted
 from testkit.errors import KernelsError
@@ -23,18 +24,8 @@ PLAIN = (int, float, complex, str, bytes, type(None), Enum, range, slice, type(E
 """Types of values that nobody can change, which need no copy."""
 
 
-class KernelFailed(KernelsError, AssertionError):
+class KernelFailed(Found, KernelsError):
     """A kernel broke a promise. ``evidence`` has what was found, one line each."""
-
-    def __init__(self, problem: str, evidence: Sequence[str], fix: str, where: str = "") -> None:
-        super().__init__(problem, where, fix)
-        self.evidence = tuple(evidence)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem, self.evidence, self.fix, self.where)
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *(f"  {line}" for line in self.evidence), f"next: {self.fix}"])
 
 
 def leaves(value: Any, name: str) -> Leaves:

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     try:
-        action = _settings.resolve(config, "--kernels-drift", _action, "off")
+        action = _settings.resolve(config, "--kernels-drift", _settings.one_of(ACTIONS, KernelsError), "off")
     except KernelsError as error:
         raise pytest.UsageError(str(error)) from error
     if action.value == "off":
@@ -39,12 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     before, _reads.run = _reads.run, _reads.Run()
     config.pluginmanager.register(Judge(_reads.run, action), JUDGE)
     config.add_cleanup(lambda: setattr(_reads, "run", before))
-
-
-def _action(raw: str, source: str) -> str:
-    if raw not in ACTIONS:
-        raise KernelsError(f"{raw!r} is not known", source, f"give one of {', '.join(ACTIONS)}")
-    return raw
 
 
 class Judge:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from testkit._evidence import Found
 from testkit.errors import LawsError
 
 __tracebackhide__ = True  # pytest shows the line that called us, not ours
 
 
-class LawBroken(LawsError, AssertionError):
+class LawBroken(Found, LawsError):
     """A system broke a law. ``evidence`` has what was found, one line each."""
-
-    def __init__(self, problem: str, evidence: Sequence[str], fix: str, where: str = "") -> None:
-        super().__init__(problem, where, fix)
-        self.evidence = tuple(evidence)
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *(f"  {line}" for line in self.evidence), f"next: {self.fix}"])

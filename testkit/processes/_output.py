@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from testkit._evidence import Shown
 from testkit._text import counted
 from testkit.errors import ProcessesError
 
@@ -22,16 +23,8 @@ QUIET = 0.5
 """Seconds after which half a line, if nothing was written since, is taken for a prompt, which has no end."""
 
 
-class ServerError(ProcessesError):
+class ServerError(Shown, ProcessesError):
     """A server that did not start, ended, or did not answer as it should; ``evidence`` shows its last lines."""
-
-    def __init__(self, problem: str, where: str = "", fix: str = "", evidence: str = "") -> None:
-        super().__init__(problem, where, fix)
-        self.evidence = evidence
-
-    def __str__(self) -> str:
-        lines = [self.headline, self.evidence, f"next: {self.fix}" if self.fix else ""]
-        return "\n".join(line for line in lines if line)
 
 
 class Output:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from testkit._evidence import Shown
 from testkit.errors import ProcessesError
 from testkit.processes import _guardian
 from testkit.processes._family import TAG, carriers, runs
@@ -53,15 +54,8 @@ _THREADS = re.compile(r"(OMP|GOMP|KMP|MKL|OPENBLAS|GOTO)_|\w+_NUM_THREADS$")
 """Variables that a library reads once, when it is loaded."""
 
 
-class PreloadFailed(ProcessesError):
+class PreloadFailed(Shown, ProcessesError):
     """The helper cannot do its work; ``evidence`` has the end of what it wrote."""
-
-    def __init__(self, problem: str, where: str, fix: str, evidence: str) -> None:
-        super().__init__(problem, where, fix)
-        self.evidence = evidence
-
-    def __str__(self) -> str:
-        return "\n".join(part for part in (self.headline, self.evidence, f"next: {self.fix}") if part)
 
 
 class Forked:

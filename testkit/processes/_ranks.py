@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from testkit.errors import ProcessesError
+from testkit.processes import _session
 from testkit.processes._group import Group, Terms
 from testkit.processes._rank_main import OFFERED, arranged
 
 __tracebackhide__ = True  # pytest shows the line that called us, not ours
 
 Start = Literal["spawn", "preload"]
-STARTS = ("spawn", "preload")
 
 
 def run_ranks(
@@ -73,8 +73,8 @@ def checked_terms(
     for name, seconds in (("timeout", timeout), ("startup_timeout", startup_timeout)):
         if not _is_number(seconds) or not 0 < seconds < math.inf:  # type: ignore[operator]  # a number by now
             raise ProcessesError(f"{name} is {seconds!r}", where, "give seconds above 0")
-    if start not in STARTS:
-        raise ProcessesError(f"start is {start!r}", where, f"give one of {', '.join(STARTS)}")
+    if start not in _session.STARTS:
+        raise ProcessesError(f"start is {start!r}", where, f"give one of {', '.join(_session.STARTS)}")
     if env is not None and not isinstance(env, Mapping):
         raise ProcessesError(f"env is {env!r}", where, 'give a dictionary, such as {"NCCL_DEBUG": "WARN"}')
     rungs = tuple(ladder) if isinstance(ladder, Sequence) and not isinstance(ladder, str) else ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from testkit._loaded import loaded
 from testkit.errors import KitWarning, ProcessesError
 
+STARTS = ("spawn", "preload")
 LEAKS = ("off", "warn", "fail")
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from testkit._evidence import Shown
 from testkit._text import counted, table
 from testkit.errors import ProcessesError
 from testkit.processes import _rank_main as child
@@ -25,15 +26,8 @@ TAIL = 8_000
 """Bytes of a rank's output that are shown, from its end."""
 
 
-class RanksFailed(ProcessesError):
+class RanksFailed(Shown, ProcessesError):
     """Some rank failed. ``evidence`` has the state of all ranks, tracebacks, output and stacks."""
-
-    def __init__(self, problem: str, where: str, fix: str, evidence: str) -> None:
-        super().__init__(problem, where, fix)
-        self.evidence = evidence
-
-    def __str__(self) -> str:
-        return "\n".join(part for part in (self.headline, self.evidence, f"next: {self.fix}") if part)
 
 
 class Rank:

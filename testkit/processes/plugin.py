@@ -12,18 +12,18 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from testkit import _settings
+from testkit._marked import marked
 from testkit.errors import KitError, ProcessesError
 from testkit.processes import _session
-from testkit.processes._group import Group, Terms
-from testkit.processes._rank_main import OFFERED
-from testkit.processes._ranks import STARTS, checked_terms
-from testkit.processes._servers import Servers
-from testkit.processes._travel import importable
+
+if TYPE_CHECKING:  # what runs ranks and servers is imported by the tests that have some
+    from testkit.processes._group import Terms
+    from testkit.processes._servers import Servers
 
 __tracebackhide__ = True  # pytest shows the message, not our frames
 
@@ -54,8 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     try:
         timeout = _settings.resolve(config, "--ranks-timeout", _seconds, 60.0).value
-        start = _settings.resolve(config, "--ranks-start", _one_of(STARTS), "spawn").value
-        leaks = _settings.resolve(config, "--ranks-leaks", _one_of(_session.LEAKS), "warn").value
+        start = _settings.resolve(
+            config, "--ranks-start", _settings.one_of(_session.STARTS, ProcessesError), "spawn"
+        ).value
+        leaks = _settings.resolve(
+            config, "--ranks-leaks", _settings.one_of(_session.LEAKS, ProcessesError), "warn"
+        ).value
         none: tuple[str, ...] = ()
         preload = _settings.resolve(config, "--ranks-preload", _modules, none).value
     except ProcessesError as error:
@@ -77,15 +81,6 @@ def _seconds(raw: str, source: str) -> float:
     return seconds
 
 
-def _one_of(words: tuple[str, ...]) -> Any:
-    def parse(raw: str, source: str) -> str:
-        if raw not in words:
-            raise ProcessesError(f"{raw!r} is not known", source, f"give one of {', '.join(words)}")
-        return raw
-
-    return parse
-
-
 def _modules(raw: list[str], source: str) -> tuple[str, ...]:
     for name in raw:
         if not all(part.isidentifier() for part in name.split(".")):
@@ -96,12 +91,7 @@ def _modules(raw: list[str], source: str) -> tuple[str, ...]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The per-test hooks are for runs with a marker of ours in them."""
     manager = session.config.pluginmanager
-    nodes: set[pytest.Item | pytest.Collector] = set(session.items)
-    for item in session.items:
-        if item.parent not in nodes:  # of a parent that was seen, all above were
-            nodes.update(item.listchain())  # type: ignore[arg-type]  # of a tree of these two
-    marked = any(mark.name in (RANKS, FRESH) for node in nodes for mark in node.own_markers)
-    if marked and not manager.has_plugin(PER_TEST):
+    if not manager.has_plugin(PER_TEST) and marked(session.items, {RANKS, FRESH}):
         manager.register(PerTest(session.config.stash[SETTINGS]), PER_TEST)
 
 
@@ -114,6 +104,8 @@ class PerTest:
         self._ran: set[pytest.Item] = set()
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:  # after skip marks, before fixtures
+        from testkit.processes._rank_main import OFFERED
+
         mark = _mark(item)
         if mark is None:
             return
@@ -125,6 +117,9 @@ class PerTest:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        from testkit.processes._group import Group
+        from testkit.processes._rank_main import OFFERED
+
         terms = self._terms.get(pyfuncitem)
         if terms is None:
             return None
@@ -179,6 +174,8 @@ def _refuse(problem: str, where: str, fix: str) -> None:
 
 
 def _terms(item: pytest.Item, mark: pytest.Mark, settings: Mapping[str, Any]) -> Terms:
+    from testkit.processes._ranks import checked_terms
+
     where = f"from marker {mark.name}"
     if not isinstance(item, pytest.Function) or hasattr(item, "_testcase") or inspect.iscoroutinefunction(item.obj):
         what = "an async function" if isinstance(item, pytest.Function) else f"a {type(item).__name__}"
@@ -204,6 +201,8 @@ def _terms(item: pytest.Item, mark: pytest.Mark, settings: Mapping[str, Any]) ->
 
 def _world_size(item: pytest.Item, mark: pytest.Mark, named: object, where: str) -> object:
     """The marker's, or the parameter ``world_size`` of the test."""
+    from testkit.processes._rank_main import OFFERED
+
     params = _params(item)
     for name in OFFERED:
         if name in params and name != "world_size":
@@ -239,6 +238,8 @@ def _params(item: pytest.Item) -> Mapping[str, Any]:
 
 def _by_value(item: pytest.Function) -> list[ModuleType]:
     """Modules that a rank could not import under the same name, or not as pytest did: they travel by value."""
+    from testkit.processes._travel import importable
+
     plugins = item.config.pluginmanager.get_plugins()
     conftests = [p for p in plugins if isinstance(p, ModuleType) and (p.__file__ or "").endswith("conftest.py")]
     modules = [item.module, *conftests]
@@ -265,6 +266,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
     Each is ready when returned, and ends with the test. Takes what ``testkit.processes.Server`` takes.
     """
+    from testkit.processes._servers import Servers
+
     servers, outcome = Servers(), _Outcome(request.node)
     manager = request.config.pluginmanager
     manager.register(outcome)

@@ -22,6 +22,7 @@ from testkit.timing._run import MAIN, Fixture, Header, Record, Timed, Whole, Wor
 from testkit.timing._run_id import name_run
 from testkit.timing._totals import Totals
 from testkit.timing._wire import ON_THE_WIRE, Sent, unpack
+from testkit.timing._wishes import seen_from
 from testkit.timing._write import NameTakenError, Row, Writer
 
 NOT_RUN = "-"
@@ -250,7 +251,7 @@ class Gatherer:
         facts = self.totals.line() if self.totals.tests else "no test ran"
         if self.writer.problem:
             return [*notes, f"timing: {facts}; the record is not whole: {self.writer.problem}"]
-        return [*notes, f"timing: {facts}; recorded in {_seen_from(folder, self.writer.path)}"]
+        return [*notes, f"timing: {facts}; recorded in {seen_from(folder, self.writer.path)}"]
 
     # What becomes of it
 
@@ -320,8 +321,3 @@ def letter_of(report: Any) -> str:
     if report.passed:
         return "X" if expected else "p"
     return "f" if report.failed else "x" if expected else "s"
-
-
-def _seen_from(folder: Path, path: Path) -> str:
-    shown = os.path.relpath(path, folder)
-    return str(path) if shown.startswith("..") else shown

@@ -10,7 +10,6 @@ from testkit.timing._lanes import BAD, seconds_of
 from testkit.timing._run import Fixture, Joined, Run, split_id
 from testkit.timing._say import percent, shown
 
-LEVELS = ("file", "function", "test")
 WHOLE_RUN = "(whole run)"
 """Where session fixtures and steps that belong to no test are counted."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "testkit", "-q")
 PASSED = {"prefix_stats": 4, "block_reservation": 5, "tool_parser": 10, "tiered_cache": 4}
 CONSERVED = "test_what_is_counted_is_recorded"
 RESERVES = "test_the_warm_up_reserves"
@@ -53,11 +54,9 @@ def variable(example: str) -> str:
     return f"{example.upper()}_FAULT"
 
 
-def run(example: str, *words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", variable(example): fault}
-    command = [*PYTEST, *words]
-    return subprocess.run(command, cwd=EXAMPLES / example, env=environment, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def run(run_in: Run) -> Run:
+    return lambda example, *words, fault="": run_in(EXAMPLES / example, variable(example), *words, fault=fault)
 
 
 def planted(example: str) -> list[str]:
@@ -70,7 +69,7 @@ def planted(example: str) -> list[str]:
 
 
 @pytest.mark.parametrize("example", PASSED)
-def test_the_suite_passes(example: str) -> None:
+def test_the_suite_passes(run: Run, example: str) -> None:
     done = run(example)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{PASSED[example]} passed" in done.stdout
@@ -78,7 +77,7 @@ def test_the_suite_passes(example: str) -> None:
 
 
 @pytest.mark.parametrize(("example", "fault"), RED)
-def test_a_planted_fault_turns_a_test_red_and_is_named(example: str, fault: str) -> None:
+def test_a_planted_fault_turns_a_test_red_and_is_named(run: Run, example: str, fault: str) -> None:
     test, message = RED[example, fault]
     done = run(example, "-x", "-k", test, fault=fault)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -89,7 +88,7 @@ def test_a_planted_fault_turns_a_test_red_and_is_named(example: str, fault: str)
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code does not know its class")
 @pytest.mark.parametrize("example", PASSED)
-def test_the_readme_shows_what_is_printed(example: str) -> None:
+def test_the_readme_shows_what_is_printed(run: Run, example: str) -> None:
     text = (EXAMPLES / example / "README.md").read_text()
     (fault,) = re.findall(rf"{variable(example)}=([\w-]+) pytest", text)
     done = run(example, fault=fault)
@@ -100,7 +99,7 @@ def test_the_readme_shows_what_is_printed(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", PASSED)
-def test_every_planted_fault_is_tried_and_no_other_is_known(example: str) -> None:
+def test_every_planted_fault_is_tried_and_no_other_is_known(run: Run, example: str) -> None:
     assert planted(example) == [fault for name, fault in RED if name == example]
     done = run(example, "-x", fault="no-such-fault")
     assert f"no-such-fault is no planted fault; these are: {planted(example)[0]}, " in done.stdout

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
-import psutil
 import pytest
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm and sessions are Linux's")
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tensor_ipc"
 sys.path.insert(0, str(EXAMPLE))
 
 from tensor_ipc import FAULTS, VARIABLE, send  # noqa: E402  # found through the path set above
 
-MARK = "TENSOR_IPC_TEST_RUN"
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "testkit", "-q")
 ARRIVES, VIEWS, SEVERAL = "test_a_tensor_arrives", "test_a_view_arrives", "test_several_messages"
 RED = {
     "never-released": (ARRIVES, r"left behind by ranks that passed: shared memory psm_\w+ \([\d,]+ bytes\)"),
@@ -35,46 +32,24 @@ RED = {
 """For each planted fault but the hang: the tests that it turns red, and what the first failure says."""
 
 
-@pytest.fixture
-def mark() -> Iterator[str]:
-    """A word in the environment of an inner run; nothing that carries it outlives a test."""
-    word = uuid.uuid4().hex
-    yield word
-    deadline = time.monotonic() + 5  # pytest's guardian may look around for two seconds longer
-    while (left := carriers(word)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
-
-
-def carriers(word: str) -> list[psutil.Process]:
-    running = (p for p in psutil.process_iter(["environ", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE)
-    return [p for p in running if (p.info["environ"] or {}).get(MARK) == word]
-
-
-def run(mark: str, *words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", VARIABLE: fault, MARK: mark}
-    return subprocess.run([*PYTEST, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def test_the_suite_passes_and_no_rank_is_left(mark: str) -> None:
-    done = run(mark)
+def test_the_suite_passes_and_no_rank_is_left(run: Run) -> None:
+    done = run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^(17 passed, 1 skipped|18 passed)", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("fault", RED)
-def test_a_planted_fault_turns_a_test_red_and_is_named(fault: str, mark: str) -> None:
+def test_a_planted_fault_turns_a_test_red_and_is_named(run: Run, fault: str) -> None:
     test, message = RED[fault]
-    done = run(mark, "-x", "-k", test, fault=fault)
+    done = run("-x", "-k", test, fault=fault)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"FAILED tests/test_tensor_ipc.py::{test}" in done.stdout
     assert re.search(rf"^processes: {message}", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_a_decoder_that_waits_in_vain_is_named_with_what_it_waits_in(mark: str) -> None:
+def test_a_decoder_that_waits_in_vain_is_named_with_what_it_waits_in(run: Run) -> None:
     began = time.monotonic()
-    done = run(mark, "-x", "-k", ARRIVES, "--ranks-timeout=2", fault="never-sent")
+    done = run("-x", "-k", ARRIVES, "--ranks-timeout=2", fault="never-sent")
     assert time.monotonic() - began < 60, "the limit, the ladder, two imports of torch, and much to spare"
     assert done.returncode == 1, done.stdout + done.stderr
     for line in (

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whose port it is cannot be told everywhere")
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "weight_sync"
 sys.path.insert(0, str(EXAMPLE))
 
 from weight_sync.serve import FAULTS, VARIABLE, Engine  # noqa: E402  # found through the path set above
 
-MARK = "WEIGHT_SYNC_TEST_RUN"
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "testkit", "-q")
 RED = {
     "killed-in-update": ("test_after_pause_update_and_resume", "ended by itself during POST /update: SIGKILL"),
     "pause-without-drain": ("test_pause_waits", "'running': 1"),
@@ -36,45 +32,23 @@ RED = {
 """For each planted fault a test that it turns red, and what the failure says."""
 
 
-@pytest.fixture
-def mark() -> Iterator[str]:
-    """A word in the environment of an inner run; nothing that carries it outlives a test."""
-    word = uuid.uuid4().hex
-    yield word
-    deadline = time.monotonic() + 5  # pytest's guardian may look around for two seconds longer
-    while (left := carriers(word)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
-
-
-def carriers(word: str) -> list[psutil.Process]:
-    running = (p for p in psutil.process_iter(["environ", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE)
-    return [p for p in running if (p.info["environ"] or {}).get(MARK) == word]
-
-
-def run(mark: str, *words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", VARIABLE: fault, MARK: mark}
-    return subprocess.run([*PYTEST, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def test_the_suite_passes_and_no_server_is_left(mark: str) -> None:
-    done = run(mark)
+def test_the_suite_passes_and_no_server_is_left(run: Run) -> None:
+    done = run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^8 passed", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_turns_a_test_red_and_is_named(fault: str, mark: str) -> None:
+def test_a_planted_fault_turns_a_test_red_and_is_named(run: Run, fault: str) -> None:
     test, message = RED[fault]
-    done = run(mark, "-x", "-k", test, fault=fault)
+    done = run("-x", "-k", test, fault=fault)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"FAILED tests/test_weight_sync.py::{test}" in done.stdout
     assert message in done.stdout
 
 
-def test_the_last_words_of_a_server_that_was_killed_are_shown(mark: str) -> None:
-    done = run(mark, "-k", "test_a_restart", fault="killed-in-update")
+def test_the_last_words_of_a_server_that_was_killed_are_shown(run: Run) -> None:
+    done = run("-k", "test_a_restart", fault="killed-in-update")
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"its last \d lines:\n.*POST /pause.*\n.* loading 3 weights of version 1\n", done.stdout)
 

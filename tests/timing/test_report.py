@@ -17,7 +17,7 @@ from testkit.timing._facts import facts_of, headline
 from testkit.timing._lanes import KINDS, lanes_of
 from testkit.timing._report_markdown import markdown_report
 from testkit.timing._report_text import text_report
-from testkit.timing._rows import LEVELS, Row, half_of, level_of, rows_by
+from testkit.timing._rows import Row, half_of, level_of, rows_by
 from testkit.timing._run import Collected, Fixture, Header, Imported, Jit, Record, Run, Timed, Worker, joined
 from testkit.timing._say import percent, shown, size, spent
 from testkit.timing._trend import band_of
@@ -113,7 +113,7 @@ def test_a_file_is_its_tests_fixtures_steps_and_collection() -> None:
     assert (b.longest, b.longest_seconds) == (f"{B}::test_3", 6.0)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["file", "function", "test"])
 def test_rows_of_every_level_hold_the_same_seconds(level: str) -> None:
     run = known()
     run.fixtures.append(Fixture("server", "session", "", "", "gw0", 4.0, 0.25))
