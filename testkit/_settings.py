@@ -6,6 +6,7 @@ parser as text or lines, whichever way a version of pytest delivers it, so that 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,14 @@ from typing import Any, Generic, TypeVar
 from testkit.errors import KitError
 
 T = TypeVar("T")
+
+# IEC 80000-13 for powers of 1024, SI for powers of 1000. A bare K, M or G is either, so it is none of them.
+_UNITS: dict[str, int] = {
+    "b": 1,
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+}
+_SIZE = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18}))?\s*([a-zA-Z]*)")
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,30 @@ def one_of(words: Sequence[str], error: type[KitError]) -> Callable[[str, str], 
         if raw not in words:
             raise error(f"{raw!r} is not known", source, f"give one of {', '.join(words)}")
         return raw
+
+    return parse
+
+
+def size(error: type[KitError]) -> Callable[[Any, str], int]:
+    """A ``parse`` for ``resolve`` that takes ``2GiB``, ``500 MiB``, ``1.5GB`` or ``4096`` and returns whole bytes.
+
+    A marker may give a plain int of bytes. Units are B, KiB to TiB (1024) and kB to TB (1000), in any case.
+    What falls between two bytes is rounded. Anything else raises ``error``.
+    """
+
+    def parse(raw: Any, source: str) -> int:
+        text = str(raw).strip() if isinstance(raw, (str, int)) and not isinstance(raw, bool) else ""
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise error(f"{raw!r} is not a size", source, "give a size such as 2GiB, 500MiB or 4096 (bytes)")
+        whole, part, unit = match.groups(default="")
+        factor = _UNITS.get(unit.lower() or "b")
+        if factor is None:
+            raise error(f"{raw!r} has the unknown unit {unit!r}", source, "use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB")
+        if part and factor == 1:
+            raise error(f"{raw!r} is a part of a byte", source, "give a unit too, such as 1.5GiB")
+        parts: int = 10 ** len(part)
+        return (int(whole + part) * factor + parts // 2) // parts  # not as a float, which is not exact from 8 PiB on
 
     return parse
 

@@ -24,29 +24,42 @@ class Schedule:
     """Remembers whether a test ran since the last clean-up. What is due stays due until ``cleaned`` is told of it.
 
     ``scope`` holds for every module but those that asked for a clean-up at their own end (``wanted``). None
-    means that only those are cleaned after.
+    means that only those are cleaned after. ``limited``: with scope "function", only where memory asks for it.
+    ``leaks``: each module ends with a clean-up of its own, after which something is measured.
     """
 
-    def __init__(self, scope: str | None) -> None:
+    def __init__(self, scope: str | None, *, limited: bool = False, leaks: bool = False) -> None:
         self.scope = scope
+        self.limited = limited
+        self.leaks = leaks
         self.wanted: set[Hashable] = set()
         self._module_owes = False
         self._session_owes = False
 
-    def after_test(self, module: Hashable, *, ran: bool, marked: bool, leaving: bool, last: bool) -> str:
-        """Which clean-up is due now, as one of SCOPES, or "" for none.
+    def after_test(
+        self, module: Hashable, *, ran: bool, marked: bool, leaving: bool, last: bool, full: bool = False
+    ) -> str:
+        """Which clean-up is due now, as one of SCOPES or "memory", or "" for none.
 
         ``ran``: the test was not skipped at set-up. ``marked``: it is not to be cleaned after. ``leaving``: the
-        next test is in another module. ``last``: there is no next test.
+        next test is in another module. ``last``: there is no next test. ``full``: memory asks for one.
         """
         if ran:
             self.began(module)
         if last and self._session_owes:
             return self.at_end()
-        if self._module_owes and ran and not marked and self._scope_of(module) == "function":
+        if leaving and self.leaks:
+            return self.at_end()
+        each = self._scope_of(module) == "function"
+        regular = not (each and self.limited)
+        if self._module_owes and regular and each and ran and not marked:
             return "function"
-        if self._module_owes and leaving:
+        if self._module_owes and regular and leaving:
             return "module"
+        if ran and not marked and full:
+            return "memory"
+        if not regular:
+            self._module_owes = self.leaks  # below the limit no clean-up is owed but the one before a measurement
         return ""
 
     def began(self, module: Hashable) -> None:
@@ -65,7 +78,7 @@ class Schedule:
         """The clean-up that was due ran to its end."""
         if due == "session":
             self._session_owes = False
-        if due:
+        if due in ("module", "session") or (due and not self.leaks):
             self._module_owes = False
 
     def _scope_of(self, module: Hashable) -> str | None:

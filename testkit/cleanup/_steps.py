@@ -73,7 +73,8 @@ def problem(outcomes: Sequence[Outcome]) -> CleanupError | None:
     """The first step that failed, as an error; None if none did."""
     for outcome in outcomes:
         if outcome.error:
-            fix = "repair the step, or take it out of cleanup_steps"
+            key = "cleanup_wrap" if outcome.step.source == "from ini cleanup_wrap" else "cleanup_steps"
+            fix = f"repair the step, or take it out of {key}"
             return CleanupError(f"step {outcome.step.name} raised {outcome.error}", outcome.step.source, fix)
     return None
 

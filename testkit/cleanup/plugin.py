@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -15,9 +16,9 @@ import pytest
 
 from testkit import _settings
 from testkit._announce import announce
-from testkit.cleanup import _now, _release, _steps
+from testkit.cleanup import _asked, _look_up, _memory, _now, _release, _steps, _wrap
 from testkit.cleanup._figures import Figures
-from testkit.cleanup._schedule import Schedule, parse_scope
+from testkit.cleanup._schedule import Schedule
 from testkit.errors import CleanupError
 
 MARKER = "skip_global_cleanup"
@@ -36,22 +37,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     steps_help = "clean-up steps, one a line: gc, torch or package.module:function"
     _settings.add_ini(parser, "cleanup_steps", steps_help, "linelist")
+    wrap_help = (
+        "[module:]name of the suite's own clean-up fixture, or of a callable of a conftest: put off to the scope's end"
+    )
+    _settings.add_ini(parser, "cleanup_wrap", wrap_help)
+    before_help = "fixtures and files (patterns) whose tests need a clean start, one a line"
+    _settings.add_ini(parser, "cleanup_before", before_help, "linelist")
+    memory_help = "clean up after a test where so much GPU memory is still allocated, such as 2GiB"
+    _settings.add_ini(parser, "cleanup_when_gpu_memory", memory_help)
+    _settings.add_ini(parser, "cleanup_leaks", "off (default), warn or fail where a module leaves GPU memory allocated")
+    _settings.add_ini(parser, "cleanup_leak_limit", "what a module may leave, such as 64MiB (default 256MiB)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
-    no_steps: tuple[_steps.Step, ...] = ()
     try:
-        scope = _settings.resolve(config, "--cleanup-scope", parse_scope, "function")
-        steps = _settings.resolve(config, "--cleanup-steps", _steps.parse, no_steps)
+        asked = _asked.read(config)
     except CleanupError as error:
         raise pytest.UsageError(str(error)) from error
-    asked = steps.value or scope.source != "default"
-    cleaner = Cleaner(steps.value or _steps.DEFAULT, scope.value if asked else None)
+    cleaner = Cleaner(asked)
     config.stash[CLEANER] = cleaner
-    _now.begin(cleaner.steps, cleaner.figures)
+    _now.begin(asked.steps or _steps.DEFAULT, cleaner.figures)
     config.add_cleanup(_now.end)
-    if asked:
+    if asked.scope is not None:
         _watch_tests(config)
 
 
@@ -59,27 +67,104 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Whoever imported the fixture did so by now, and its first test must find the per-test hooks in place."""
     if FIXTURES in sys.modules:
         _watch_tests(session.config)
+    if session.config.pluginmanager.has_plugin(PER_TEST):
+        session.config.stash[CLEANER].look_up(session)
 
 
 def _watch_tests(config: pytest.Config) -> None:
     """Register the cleaner, once, unless --setup-only or --setup-plan (which sets the former) lets no test run."""
     if not config.getoption("setuponly", False) and not config.pluginmanager.has_plugin(PER_TEST):
-        config.pluginmanager.register(config.stash[CLEANER], PER_TEST)
+        cleaner = config.stash[CLEANER]
+        config.pluginmanager.register(cleaner, PER_TEST)
+        if cleaner.wraps is not None:
+            config.pluginmanager.register(Putter(cleaner.wraps), f"{PER_TEST}.wrap")
+
+
+class Putter:
+    """Puts off what ``cleanup_wrap`` names. Registered only where it is set."""
+
+    def __init__(self, wraps: _wrap.Wraps) -> None:
+        self.wraps = wraps
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, object, object]:
+        if not self.wraps.means(fixturedef):
+            return (yield)
+        arguments = {name: request.getfixturevalue(name) for name in fixturedef.argnames}
+        try:
+            self.wraps.check(fixturedef, request, arguments)
+        except CleanupError as error:
+            pytest.fail(str(error), pytrace=False)
+        result = yield
+        wanted = request.node.get_closest_marker(MARKER) is None and _wrap.decided(arguments)
+        self.wraps.take(fixturedef, fixturedef._finalizers, wanted)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        self.wraps.during_teardown = True
+        try:
+            return (yield)
+        finally:
+            self.wraps.during_teardown = False
+
+    # A run that was cut short tears down what is left here, before the cleaner's own hook, the innermost one.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        self.wraps.during_teardown, self.wraps.late = True, False
+        try:
+            return (yield)
+        finally:
+            self.wraps.during_teardown = False
 
 
 class Cleaner:
     """Cleans up when it is due. Registered as a plugin, under the name PER_TEST, only when asked for."""
 
-    def __init__(self, steps: tuple[_steps.Step, ...], scope: str | None) -> None:
-        self.steps = steps
+    def __init__(self, asked: _asked.Asked) -> None:
+        self.asked = asked
         self.figures = Figures()
-        self.schedule = Schedule(scope)
+        measured = asked.leaks != "off"
+        self.schedule = Schedule(asked.scope, limited=asked.memory is not None, leaks=measured)
+        self.wraps = None if asked.target is None else _wrap.Wraps(asked.target)
+        self.memory = _memory.Watch(asked.memory, asked.leak_limit if measured else None)
         self.workers: dict[str, bool] = {}  # of a distributed run: whether its figures have arrived
         self._ran = False
+        self._dirty = False  # whether a test ran since the last clean-up that did something
+        self._module: object = None
+        self._entering = False  # whether no test of this module has been set up yet
+        self._refusal: CleanupError | None = None
         self._items: list[pytest.Item] = []  # all since the last clean-up
         self._last: pytest.Item | None = None
         self._failure: _release.Failure | None = None
         self._interrupt: BaseException | None = None
+
+    def look_up(self, session: pytest.Session) -> None:
+        """Find what the settings name, now that conftests and modules are there; put a named callable off."""
+        config = session.config
+        given = config.args_source is config.ArgsSource.ARGS
+        whole = getattr(config, "workerinput", {}).get(WHOLE, not given)
+        try:
+            unknown = _look_up.unknown(session, self.asked, self.wraps)
+            if unknown and whole:  # where paths are given, the name may be of another folder
+                raise unknown[0]
+            self.figures.notes.update({f"{error.problem} of this run ({error.where})": 1 for error in unknown})
+        except CleanupError as error:
+            self._refusal = error  # each test fails with it: an error from here would be a worker's internal error
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Give a test its clean start. Not ``tryfirst``: a test that is skipped by its marks needs none."""
+        if self._refusal is not None:
+            pytest.fail(str(self._refusal), pytrace=False)
+        entering, self._entering = self._entering, False
+        if self._dirty and _asked.needs_clean_start(item, self.asked.before, entering):
+            self._items.pop()  # nothing of this test is to be released
+            try:
+                problems = self._clean(item.config, "entry", f"before {item.nodeid}")
+            finally:
+                self._items.append(item)
+            if problems:
+                pytest.fail("\n".join(problems), pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -103,6 +188,9 @@ class Cleaner:
         self._items.append(item)
         self._last = item
         module = module_of(item)
+        if module is not self._module:
+            self._module, self._entering = module, True
+            self.memory.enter(module)
         if _asks(item):  # its body never runs where a fixture before it fails
             self.schedule.wanted.add(module)
         try:
@@ -111,6 +199,9 @@ class Cleaner:
             self.schedule.began(module)
             self._interrupt = error  # pytest_sessionfinish cleans up
             raise
+        if self._ran:
+            self._dirty = True
+            self.figures.see("tests")
         session = item.session
         ending = bool(session.shouldfail or session.shouldstop)
         last = nextitem is None and not ending  # when ending, fixtures may outlive this test, until the session ends
@@ -120,9 +211,10 @@ class Cleaner:
             marked=item.get_closest_marker(MARKER) is not None,
             leaving=last or (nextitem is not None and module_of(nextitem) is not module),
             last=last,
+            full=self._ran and self.memory.full(),
         )
         if due:
-            self._clean(session.config, due, f"after {item.nodeid}")
+            self._report(self._clean(session.config, due, f"after {item.nodeid}"))
         return result
 
     def finish(self, session: pytest.Session) -> None:
@@ -131,45 +223,84 @@ class Cleaner:
         _release.release_interrupt(interrupt)
         del interrupt
         due = self.schedule.at_end()
+        if self.wraps is not None and self.wraps.late:
+            due = due or "module"
         try:
-            if due and not self._clean(session.config, due, "at the end of the run") and session.exitstatus == 0:
+            problems = self._clean(session.config, due, "at the end of the run") if due else []
+            self._report(problems)
+            if problems and session.exitstatus == 0:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         except KeyboardInterrupt:  # raised from here it would cost the run its summary
             session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if self.wraps is not None:
+            self.wraps.drop()
+        if self.memory.gpu:
+            self.figures.see("gpu")
         if self._failure is not None:
             self._failure.restore()
 
-    def _clean(self, config: pytest.Config, reason: str, when: str) -> bool:
-        """Release what the tests hold, run the steps, and report a failed one as an error of the last test."""
+    def _clean(self, config: pytest.Config, reason: str, when: str) -> list[str]:
+        """Release what the tests hold and run the steps. Returns what went wrong, as texts for a report."""
         self._failure = _release.release_failure() or self._failure
         for finished in self._items:
             _release.release_item(finished)
         self._items.clear()
-        _release.release_records(config.pluginmanager.get_plugin("logging-plugin"))
+        start = reason == "entry"
+        if not start:  # where this test's own records are gathered already
+            _release.release_records(config.pluginmanager.get_plugin("logging-plugin"))
+        steps, works = self.asked.steps, bool(self.asked.steps)
+        if self.wraps is not None:
+            works = works or start or self.wraps.wanted()
+            steps = (*self.wraps.steps(clean_start=start), *(steps or (_steps.DEFAULT if start else ())))
+        outcomes = self._run(config, reason, steps) if steps else []
+        self.schedule.cleaned(reason)
+        self._dirty = self._dirty and not works
+        self.memory.cleaned()
+        problems = []
+        if (error := _steps.problem(outcomes)) is not None:
+            problems.append(f"{error.headline}\n{_steps.evidence(outcomes, when)}\n\nnext: {error.fix}")
+        if reason == "module":
+            problems += self._leaks()
+        return problems
+
+    def _run(self, config: pytest.Config, reason: str, steps: tuple[_steps.Step, ...]) -> list[_steps.Outcome]:
         try:
-            outcomes = self.figures.clean(reason, self.steps)
+            outcomes = self.figures.clean(reason, steps)
         except KeyboardInterrupt as interrupt:
             self._interrupt = interrupt  # owed still: pytest_sessionfinish cleans up
             raise
         for outcome in outcomes:
             nodeid = self._last.nodeid if self._last is not None else ""
             announce(config, "cleanup", nodeid, {"step": outcome.step.name, "seconds": outcome.seconds})
-        self.schedule.cleaned(reason)
-        error = _steps.problem(outcomes)
+        return outcomes
+
+    def _leaks(self) -> list[str]:
+        """What the module that was cleaned after leaves: into the summary, and an error if it is to fail."""
+        left, module = self.memory.leave(), self._last.nodeid.partition("::")[0] if self._last is not None else ""
+        if not left:
+            return []
+        self.figures.leaks[module] = self.figures.leaks.get(module, 0) + left
+        if self.asked.leaks != "fail":
+            return []
+        fix = "free it when the module ends, or raise cleanup_leak_limit"
+        problem = f"{module} left {_memory.shown(left)} of GPU memory allocated"
+        return [str(CleanupError(problem, "from ini cleanup_leaks", fix))]
+
+    def _report(self, problems: list[str]) -> None:
+        """Each problem as an error at the tear-down of the last test."""
         item = self._last
-        if error is None or item is None:
-            return error is None
-        text = f"{error.headline}\n{_steps.evidence(outcomes, when)}\n\nnext: {error.fix}"
-        call = pytest.CallInfo.from_call(lambda: pytest.fail(text, pytrace=False), when="teardown")
-        report = pytest.TestReport.from_item_and_call(item, call)
-        report.sections = []  # captured output of the test, which its own reports show
-        item.ihook.pytest_runtest_logreport(report=report)
-        return False
+        for text in problems if item is not None else ():
+            assert item is not None
+            call = pytest.CallInfo.from_call(functools.partial(pytest.fail, text, pytrace=False), when="teardown")
+            report = pytest.TestReport.from_item_and_call(item, call)
+            report.sections = []  # captured output of the test, which its own reports show
+            item.ihook.pytest_runtest_logreport(report=report)
 
 
 CLEANER = pytest.StashKey[Cleaner]()
 PER_TEST = "testkit.cleanup.per_test"
 FIXTURES = "testkit.cleanup.fixtures"
+WHOLE = "testkit_cleanup_whole"
 
 
 def module_of(item: pytest.Item) -> pytest.File | pytest.Session:
@@ -207,6 +338,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[WHOLE] = node.config.args_source is not node.config.ArgsSource.ARGS
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodeready(node: Any) -> None:
     node.config.stash[CLEANER].workers[node.gateway.id] = False
 
@@ -227,7 +363,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     missing = [name for name, arrived in cleaner.workers.items() if not arrived]
     if missing and (lines or asked):
         lines.append(f"cleanup: figures of {', '.join(missing)} are missing (not finished)")
-    elif asked and not lines:
-        lines = [f"cleanup: no clean-up ({cleaner.schedule.scope}), since no test ran"]
+    elif asked:
+        assert cleaner.schedule.scope is not None
+        lines = cleaner.figures.whole(cleaner.schedule.scope, cleaner.asked.memory, cleaner.asked.leaks != "off")
     for line in lines:
         terminalreporter.write_line(line)

@@ -93,10 +93,15 @@ def _register_division(config: pytest.Config, wishes: Wishes) -> None:
         return
     division = Division(task, naming(config), worker)
     config.pluginmanager.register(Dividing(config, division), DIVIDING)
-    if worker is None and hasattr(config.hook, "pytest_configure_node"):
+    if worker is None and distributes(config):
         config.pluginmanager.register(division)
         if task.order and config.option.maxschedchunk is None:
             config.option.maxschedchunk = 1  # larger chunks give one worker all the slowest
+
+
+def distributes(config: pytest.Config) -> bool:
+    """Whether xdist is here. Others' optional hooks of its names exist without it, but have no specification."""
+    return getattr(getattr(config.hook, "pytest_configure_node", None), "spec", None) is not None
 
 
 def _register(config: pytest.Config, wishes: Wishes) -> None:
@@ -286,7 +291,7 @@ class Gathering:
         self._name = naming(config)
         self._gatherer = Gatherer(Clock.now(), Clock.epoch(), wishes.budget or Budget())
         self._over: list[str] = []
-        if hasattr(config.hook, "pytest_xdist_setupnodes"):
+        if distributes(config):
             nodes = Nodes(self._gatherer, self._name, sharded=bool(wishes.shard))
             config.pluginmanager.register(nodes)
 
