@@ -15,5 +15,6 @@ pytest_plugins = (
     "testkit.processes.plugin",
     "testkit.timing.plugin",
     "testkit.kernels.plugin",
+    "testkit.syncs.plugin",
     "testkit.environment.plugin",
 )

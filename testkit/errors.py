@@ -67,6 +67,12 @@ class KernelsError(KitError):
     capability = "kernels"
 
 
+class SyncsError(KitError):
+    """A host wait where none is allowed, or an argument that ``testkit.syncs`` cannot use."""
+
+    capability = "syncs"
+
+
 class LawsError(KitError):
     """A system, schedule or argument that ``testkit.laws`` cannot judge."""
 
