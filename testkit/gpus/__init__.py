@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from testkit.gpus._devices import total_memory as total_memory
     from testkit.gpus._devices import used_memory as used_memory
     from testkit.gpus._devices import visible as visible
+    from testkit.gpus._marker import Gpu as Gpu
+    from testkit.gpus._marker import hold as hold
     from testkit.gpus._marker import shares as shares
 
 _HOMES = {
+    "Gpu": "_marker",
     "allowed": "_devices",
+    "hold": "_marker",
     "share": "_devices",
     "shares": "_marker",
     "total_memory": "_devices",
@@ -22,7 +26,7 @@ _HOMES = {
     "visible": "_devices",
 }
 
-__all__ = ["allowed", "share", "shares", "total_memory", "used_memory", "visible"]
+__all__ = ["Gpu", "allowed", "hold", "share", "shares", "total_memory", "used_memory", "visible"]
 
 
 def __getattr__(name: str) -> Any:

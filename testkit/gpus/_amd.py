@@ -91,6 +91,20 @@ def memory(devices: Sequence[str], left: list[Card] | None) -> list[list[int]] |
     return figures
 
 
+def names(devices: Sequence[str], left: list[Card] | None) -> list[str] | None:
+    """The model of each device, an entry of ``chosen``, as its driver calls it; None where one cannot be read."""
+    found = []
+    for entry in devices:
+        place = _place(entry, left)
+        if not left or place is None:
+            return None
+        try:
+            found.append((SYS / "drm" / f"renderD{left[place].minor}" / "device" / "product_name").read_text().strip())
+        except (OSError, ValueError):
+            return None
+    return found
+
+
 def _place(word: str, left: list[Card] | None) -> int | None:
     if word.startswith("GPU-"):
         places = [place for place, card in enumerate(left or ()) if card.uuid.lower() == word.lower()]

@@ -68,6 +68,32 @@ def total_memory(devices: Sequence[str], environ: Mapping[str, str] | None = Non
     return None if figures is None else [total for _, total in figures]
 
 
+def usable_memory(devices: Sequence[str], environ: Mapping[str, str] | None = None) -> list[int] | None:
+    """As ``total_memory``, less what the driver keeps for itself, where it tells."""
+    environ = os.environ if environ is None else environ
+    total, reserved = total_memory(devices, environ), reserved_memory(devices, environ)
+    return None if total is None else [most - kept for most, kept in zip(total, reserved, strict=True)]
+
+
+def reserved_memory(devices: Sequence[str], environ: Mapping[str, str] | None = None) -> list[int]:
+    """Bytes of each device that the driver keeps for itself; 0 where it does not tell."""
+    environ = os.environ if environ is None else environ
+    nothing = [0] * len(devices)
+    if not devices or _is_amd(environ):
+        return nothing
+    return _nvml.reserved(devices, pci_order=environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID") or nothing
+
+
+def model(devices: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+    """What ``devices`` are, as ``NVIDIA H200``; None where that is not known, or they differ."""
+    environ = os.environ if environ is None else environ
+    if not devices or _is_amd(environ):
+        names = _amd.names(devices, _amd.left(environ.get(ROCR))) if devices else None
+    else:
+        names = _nvml.names(devices, pci_order=environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID")
+    return names[0] if names and len(set(names)) == 1 else None
+
+
 def origin(environ: Mapping[str, str]) -> str:
     """What ``allowed(environ)`` went by: ``(CUDA_VISIBLE_DEVICES=0)``, or ``on this machine``."""
     names = (ROCR, HIP if HIP in environ else CUDA) if _is_amd(environ) else (CUDA,)

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import selectors
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +34,27 @@ ENABLED = 1
 """NVML_DEVICE_MIG_ENABLE."""
 
 
+SERVE = "serve"
+"""In place of a question: answer one after the other, each a line of JSON, until there are no more."""
+
+GONE = 1.0
+"""Seconds that a helper has to end when nobody asks any more."""
+
+
 class Refused(Exception):
     """NVML answered with an error."""
+
+
+class Memory2(ctypes.Structure):
+    """nvmlMemory_v2_t; in bytes. Here ``used`` does not hold what the driver keeps for itself."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 class Memory(ctypes.Structure):
@@ -57,15 +80,96 @@ def memory(devices: Sequence[str], *, pci_order: bool) -> list[list[int]] | None
     return figures
 
 
+def reserved(devices: Sequence[str], *, pci_order: bool) -> list[int] | None:
+    """Bytes of each device that the driver keeps for itself; None where that cannot be read."""
+    figures: list[int] | None = _ask("reserved", "pci" if pci_order else "fastest", *devices)
+    return figures
+
+
+def names(devices: Sequence[str], *, pci_order: bool) -> list[str] | None:
+    """The model of each device, as ``NVIDIA H200``; None where one cannot be read."""
+    found: list[str] | None = _ask("names", "pci" if pci_order else "fastest", *devices)
+    return found
+
+
 def _ask(*question: str) -> Any:
     if not (DRIVER.exists() or WSL.exists()):
         return None
+    if _helper is not None and _helper.pid == os.getpid():
+        return _helper.ask(question)
     command = [sys.executable, "-I", "-S", __file__, *question]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+class Helper:
+    """A process that answers again and again: starting one, and NVML in it, takes longer than many a test."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()  # a forked child must not read our answers
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, question: Sequence[str]) -> Any:
+        """As ``_ask``. After one that did not answer another is started."""
+        with self._lock, suppress(OSError, ValueError):
+            if self._process is None:
+                # a session of its own: Ctrl-C is for the tests
+                command, pipe = [sys.executable, "-I", "-S", __file__, SERVE], subprocess.PIPE
+                self._process = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+                )
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(json.dumps(list(question)).encode() + b"\n")
+            self._process.stdin.flush()
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._process.stdout, selectors.EVENT_READ)
+                if selector.select(LIMIT):  # answers are short: a line comes whole
+                    return json.loads(self._process.stdout.readline())
+        self.close()
+        return None
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        try:
+            process.wait(GONE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+_helper: Helper | None = None
+
+
+def keep_asking() -> None:
+    """From now on a helper answers, until ``stop_asking``. Where pipes cannot be waited for, all stays as it is."""
+    global _helper
+    if _helper is None and os.name == "posix":
+        _helper = Helper()
+
+
+def stop_asking() -> None:
+    global _helper
+    helper, _helper = _helper, None
+    if helper is not None and helper.pid == os.getpid():
+        helper.close()
+
+
+def serve(library: Any, questions: Iterable[str]) -> Iterator[str]:
+    """An answer to each question, with NVML started once."""
+    with suppress(Refused), Nvml(library):
+        for line in questions:
+            yield json.dumps(answer(library, json.loads(line)))
 
 
 def answer(library: Any, question: Sequence[str]) -> list[Any] | None:
@@ -76,7 +180,8 @@ def answer(library: Any, question: Sequence[str]) -> list[Any] | None:
             if what == "uuids":
                 return [nvml.uuid(card) for card in nvml.cards()]
             order, *devices = rest
-            return [nvml.memory(handle) for handle in nvml.find(devices, order == "pci")]
+            tell = {"memory": nvml.memory, "reserved": nvml.reserved, "names": nvml.name}[what]
+            return [tell(handle) for handle in nvml.find(devices, order == "pci")]
     except (AttributeError, Refused):  # the former: a library too old to have the function
         return None
 
@@ -108,11 +213,20 @@ class Nvml:
         self._call("nvmlDeviceGetMemoryInfo", card, ctypes.byref(figures))
         return [figures.used, figures.total]
 
+    def reserved(self, card: ctypes.c_void_p) -> int:
+        """Bytes; of drivers from 510 on."""
+        figures = Memory2(version=ctypes.sizeof(Memory2) | 2 << 24)
+        self._call("nvmlDeviceGetMemoryInfo_v2", card, ctypes.byref(figures))
+        return int(figures.reserved)
+
+    def name(self, card: ctypes.c_void_p) -> str:
+        return self._string("nvmlDeviceGetName", card)
+
     def find(self, devices: Sequence[str], pci_order: bool) -> list[ctypes.c_void_p]:
         """Handles of entries of CUDA_VISIBLE_DEVICES."""
         cards = self.cards()
         if not pci_order and any(entry.isdigit() for entry in devices):
-            names = {self._string("nvmlDeviceGetName", card) for card in cards}
+            names = {self.name(card) for card in cards}
             if len(names) > 1:
                 raise Refused(f"which of {', '.join(sorted(names))} CUDA counts as 0 is not known")
         return [self._find(entry, cards) for entry in devices]
@@ -154,4 +268,9 @@ class Nvml:
 
 
 if __name__ == "__main__":
-    print(json.dumps(answer(ctypes.CDLL("libnvidia-ml.so.1"), sys.argv[1:])))  # noqa: T201 - to _ask
+    nvidia_ml = ctypes.CDLL("libnvidia-ml.so.1")
+    if sys.argv[1:] == [SERVE]:
+        for text in serve(nvidia_ml, sys.stdin):
+            print(text, flush=True)  # noqa: T201 - to Helper.ask
+    else:
+        print(json.dumps(answer(nvidia_ml, sys.argv[1:])))  # noqa: T201 - to _ask

@@ -24,6 +24,13 @@ def used(environ: Mapping[str, str]) -> dict[str, int]:
     return dict(zip(devices, figures, strict=True)) if figures else {}
 
 
+def shared_with(pid: int) -> None:
+    """The running test's grant of GPU memory is this process's too, until it has ended."""
+    from testkit.gpus import hold
+
+    hold(pid)
+
+
 def await_back(before: Mapping[str, int], where: str) -> None:
     """Wait until no GPU uses more than ``SLACK`` above ``before``; warns with the figures after ``LIMIT`` seconds.
 

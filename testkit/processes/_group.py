@@ -48,7 +48,9 @@ _environment = threading.Lock()
 
 @dataclass(frozen=True)
 class Terms:
-    """What was agreed for a group. ``rank_env``: variables of each rank alone; ``alone``: one process, no rank."""
+    """What was agreed for a group. ``rank_env``: variables of each rank alone; ``alone``: one process, no rank;
+    ``started``: is told each rank's pid.
+    """
 
     world_size: int
     timeout: float
@@ -58,6 +60,7 @@ class Terms:
     ladder: tuple[float, float, float]
     rank_env: Sequence[Mapping[str, str]] = ()
     alone: bool = False
+    started: Callable[[int], None] | None = None
 
 
 @dataclass
@@ -153,6 +156,8 @@ class Group:
             os.set_blocking(message.fileno(), False)
             rank = Rank(number, process, message, word, place, self.terms.alone)
             self.ranks.append(rank)
+            if self.terms.started is not None:
+                self.terms.started(process.pid)
             self.selector.register(message.fileno(), selectors.EVENT_READ, rank.read)
             self.selector.register(process.sentinel, selectors.EVENT_READ, rank.look)
 

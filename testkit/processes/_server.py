@@ -288,6 +288,7 @@ class Server:
     def _try_to_start(self, port: int) -> None:
         told = self._program.inherits or self._program.wants_port or self._fixed
         self._run = run = launch(self._program, self._output, port if told else None, fixed=bool(self._fixed))
+        _gpu_memory.shared_with(run.pid)
         ready = self._ready if isinstance(self._ready, (str, re.Pattern)) else partial(self._ready, self)
         try:
             Readiness(run, self._output, ready, self.probe_timeout).wait(self.startup_timeout)

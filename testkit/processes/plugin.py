@@ -191,12 +191,13 @@ def _terms(item: pytest.Item, mark: pytest.Mark, settings: Mapping[str, Any]) ->
             if mark.args or "world_size" in mark.kwargs:
                 raise ProcessesError(f"{mark.args or mark.kwargs} was given", where, "give timeout, env or nothing")
             # Never from the helper: what the test is for may be the very import that the helper has done.
-            return replace(checked_terms(1, where=where, **{**chosen, "start": "spawn"}), alone=True)
+            terms = replace(checked_terms(1, where=where, **{**chosen, "start": "spawn"}), alone=True)
+            return terms if item.get_closest_marker("gpus") is None else replace(terms, started=_hold)
         size = _world_size(item, mark, chosen.pop("world_size", None), where)
         terms = checked_terms(size, where=where, **chosen)
     except ProcessesError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    return replace(terms, rank_env=_gpus(item, terms.world_size))
+    return _on_gpus(item, terms)
 
 
 def _world_size(item: pytest.Item, mark: pytest.Mark, named: object, where: str) -> object:
@@ -221,14 +222,20 @@ def _world_size(item: pytest.Item, mark: pytest.Mark, named: object, where: str)
     return given[0]
 
 
-def _gpus(item: pytest.Item, world_size: int) -> list[dict[str, str]]:
-    """What shows each rank its own GPUs, in a test marked ``gpus``; too few skip it."""
+def _on_gpus(item: pytest.Item, terms: Terms) -> Terms:
+    """In a test marked ``gpus`` each rank sees GPUs of its own, and has the test's memory; too few GPUs skip it."""
     mark = item.get_closest_marker("gpus")
     if mark is None:
-        return []
+        return terms
     from testkit.gpus import shares
 
-    return shares(mark, world_size)
+    return replace(terms, rank_env=shares(mark, terms.world_size), started=_hold)
+
+
+def _hold(pid: int) -> None:
+    from testkit.gpus import hold
+
+    hold(pid)
 
 
 def _params(item: pytest.Item) -> Mapping[str, Any]:

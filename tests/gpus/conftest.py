@@ -20,6 +20,8 @@ class StandIn:
     def __init__(self, uuids: list[str], names: list[str], split: tuple[int, ...], mig: tuple[str, ...]) -> None:
         self.uuids, self.names, self.split, self.mig = uuids, names, split, mig
         self.sessions = 0
+        self.reserved = 0
+        """Bytes that the driver keeps for itself on each card; NVML's first version counts them as used."""
 
     def nvmlInit_v2(self) -> int:
         self.sessions += 1
@@ -61,6 +63,12 @@ class StandIn:
         figures._obj.total, figures._obj.used = (5 * GIB, 3 * GIB) if place >= 100 else (10 * GIB, place * GIB)
         return 0
 
+    def nvmlDeviceGetMemoryInfo_v2(self, card: ctypes.c_void_p, figures: Any) -> int:
+        if figures._obj.version != ctypes.sizeof(figures._obj) | 2 << 24:
+            return 25
+        figures._obj.reserved = self.reserved
+        return 0
+
 
 @pytest.fixture(autouse=True)
 def _no_card_of_this_machine_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -71,6 +79,11 @@ def _no_card_of_this_machine_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     _nvml.uuids.cache_clear()
     yield
     _nvml.uuids.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _the_ledger_of_this_machine_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTKIT_GPUS_LEDGER", str(tmp_path / "ledger"))
 
 
 Nvidia = Callable[..., StandIn]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from testkit.gpus import _nvml, total_memory, used_memory
+from testkit.gpus import _devices, _nvml, total_memory, used_memory
 
 GIB = 2**30
 A, B = "GPU-3e3a55f8-682d-b506-9ad9-d1c595d6d2ad", "GPU-711b884d-bee4-73ee-8360-ea896c371efb"
@@ -181,3 +183,96 @@ def test_the_real_library_tells_uuids_and_memory_that_fit_together() -> None:
         pytest.skip("a card of this machine is in MIG mode")
     assert total_memory([str(index) for index in range(len(uuids))], PCI) == whole
     assert all(0 < used < total for used, total in zip(used_memory(uuids) or (), whole, strict=True))
+
+
+def test_what_the_driver_keeps_is_not_usable(nvidia: Plant) -> None:
+    nvidia(A, B).reserved = GIB // 2
+    assert _devices.usable_memory(["0", B], PCI) == [9 * GIB + GIB // 2] * 2
+    assert _devices.usable_memory(["9"], PCI) is None
+
+
+def test_an_older_library_does_not_tell_what_the_driver_keeps(nvidia: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = nvidia(A)
+    monkeypatch.delattr(type(library), "nvmlDeviceGetMemoryInfo_v2", raising=False)
+    assert _devices.usable_memory(["0"], PCI) == [10 * GIB]
+
+
+def test_a_model_is_that_of_all_devices(nvidia: Plant) -> None:
+    nvidia(A, B, names=["NVIDIA A10", "NVIDIA H200"])
+    assert _devices.model(["0"], PCI) == "NVIDIA A10"
+    assert _devices.model(["0", "1"], PCI) is None
+    assert _devices.model([], PCI) is None
+
+
+# A helper that goes on answering
+
+
+PROGRAM = """
+import json, os, sys
+if sys.argv[1:] != ["serve"]:
+    print("null")
+    sys.exit()
+for line in sys.stdin:
+    question = json.loads(line)
+    if question == ["end"]:
+        break
+    print(json.dumps([os.getpid(), *question]), flush=True)
+"""
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_nvml.Helper]:
+    """With a program in place of ours that answers with its pid and the question."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    monkeypatch.setattr(_nvml, "__file__", str(program))
+    helper = _nvml.Helper()
+    yield helper
+    helper.close()
+
+
+def test_a_helper_answers_again_and_again(helper: _nvml.Helper) -> None:
+    first, second = helper.ask(["memory", "0"]), helper.ask(["uuids"])
+    assert first[1:] == ["memory", "0"]
+    assert second[1:] == ["uuids"]
+    assert first[0] == second[0]
+
+
+def test_a_helper_that_ended_says_nothing_and_the_next_question_is_for_another(helper: _nvml.Helper) -> None:
+    first = helper.ask(["uuids"])
+    assert helper.ask(["end"]) is None
+    assert helper.ask(["uuids"])[0] != first[0]
+
+
+def test_a_helper_ends_with_the_one_who_asked(helper: _nvml.Helper) -> None:
+    pid = helper.ask(["uuids"])[0]
+    helper.close()
+    assert not psutil.pid_exists(pid)
+
+
+def test_questions_go_to_the_helper_while_there_is_one(
+    helper: _nvml.Helper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_nvml, "_ask", REAL["_ask"])
+    monkeypatch.setattr(_nvml, "DRIVER", tmp_path)
+    _nvml.keep_asking()
+    try:
+        assert _nvml._ask("uuids")[1:] == ["uuids"]
+        assert _nvml._helper is not None
+        _nvml._helper.pid += 1  # as a forked child sees it
+        assert _nvml._ask("uuids") is None, "a program that is asked once is not this one"
+        _nvml._helper.pid -= 1
+    finally:
+        _nvml.stop_asking()
+    assert _nvml._helper is None
+
+
+def test_the_program_starts_nvml_once(nvidia: Plant) -> None:
+    library = nvidia(A, B)
+    questions = [json.dumps(["uuids"]), json.dumps(["memory", "pci", "1"])]
+    answers = []
+    for answer in _nvml.serve(library, questions):
+        answers.append(json.loads(answer))
+        assert library.sessions == 1
+    assert answers == [[A, B], [[GIB, 10 * GIB]]]
+    assert library.sessions == 0

@@ -10,7 +10,7 @@ import pytest
 from testkit._marked import marked
 from testkit.errors import GpusError
 from testkit.gpus import plugin, shares
-from testkit.gpus._marker import wanted
+from testkit.gpus._marker import Need, wanted
 
 Run = Callable[..., pytest.RunResult]
 
@@ -124,9 +124,10 @@ def test_a_test_that_is_skipped_anyway_keeps_its_reason(run: Run, pytester: pyte
         ("True", "count is True, not a whole number from 1 up", "give 1 or more"),
         ("'2'", "count is '2', not a whole number from 1 up", "give 1 or more"),
         ("cuont=2", "there is no argument 'cuont'", "give count, memory, exclusive"),
-        ("memory='8GiB'", "memory is '8GiB', and memory is not available yet", "leave memory out"),
-        ("1, '8GiB'", "memory is '8GiB', and memory is not available yet", "leave memory out"),
-        ("exclusive=True", "exclusive is True, and exclusive is not available yet", "leave exclusive out"),
+        ("memory='8 gigs'", "'8 gigs' has the unknown unit 'gigs'", "use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"),
+        ("1, 0.5", "0.5 is not a size", "give a size such as 2GiB, 500MiB or 4096 (bytes)"),
+        ("memory=0", "a test cannot need 0", "give what a test needs, such as 2GiB"),
+        ("exclusive='yes'", "exclusive is 'yes'", "give True or False"),
         ("1, count=2", "count is given twice", "give it once"),
         ("1, None, False, 3", "4 arguments are given", "give count, memory, exclusive"),
     ],
@@ -144,10 +145,10 @@ def test_a_marker_that_cannot_be_used_fails_its_test_with_one_clear_message(
     assert "_marker.py" not in result.stdout.str()
 
 
-def test_arguments_that_ask_for_nothing_are_taken() -> None:
-    assert wanted((), {}) == 1
-    assert wanted((3, None, False), {}) == 3
-    assert wanted((), {"count": 2, "memory": None, "exclusive": False}) == 2
+def test_the_arguments_are_read_by_place_and_by_name() -> None:
+    assert wanted((), {}) == Need(1, None, False)
+    assert wanted((3, "2GiB", True), {}) == Need(3, 2 * 2**30, True)
+    assert wanted((), {"count": 2, "memory": 4096, "exclusive": False}) == Need(2, 4096, False)
 
 
 def test_tests_with_ranks_are_left_to_them(run: Run, pytester: pytest.Pytester) -> None:

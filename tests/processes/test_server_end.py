@@ -229,7 +229,7 @@ class Gpus:
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gpus]:
     def put(*readings: list[int] | None) -> Gpus:
         fake, face = Gpus(*readings), types.ModuleType("testkit.gpus")
-        vars(face).update(allowed=fake.allowed, used_memory=fake.used_memory)
+        vars(face).update(allowed=fake.allowed, used_memory=fake.used_memory, hold=lambda pid: None)
         monkeypatch.setitem(sys.modules, "testkit.gpus", face)
         return fake
 
