@@ -112,7 +112,7 @@ def main() -> int:
     options = _options()
     torch.set_num_threads(1)
     started = time.perf_counter()
-    subjects = [_subject(kernel) for kernel in options.kernel or faults.KERNELS]
+    subjects = [subject_of(kernel) for kernel in options.kernel or faults.KERNELS]
     planted = [fault for subject in subjects for fault in _faults_of(subject)]
     failing = _run_everything(subjects)
     ran = time.perf_counter() - started
@@ -144,7 +144,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _subject(kernel: str) -> Subject:
+def subject_of(kernel: str) -> Subject:
     """The axes and the predicate as the example's decorators give them."""
     test = getattr(suite, f"test_{kernel}")
     marks = list(test.pytestmark)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Literal
 
@@ -11,6 +13,11 @@ from testkit.pairwise._model import Grown, Model, Row
 from testkit.pairwise._peer import allpairspy_rows
 from testkit.pairwise._proof import prove
 from testkit.pairwise._shrink import shrink
+from testkit.pairwise._spread import Run, spread
+from testkit.pairwise._store import kept_rows
+
+ROWS_VERSION = 1
+"""Raised when a model gets other rows than before; what stores hold from other versions is not used."""
 
 Effort = Literal["default", "high"] | int
 Engine = Literal["testkit", "allpairspy"]
@@ -20,21 +27,44 @@ DEFAULT_MOVES = 60_000
 
 MOVES_PER_CELL = 150
 
-HIGH_MOVES = 2_000_000
-"""Moves at ``effort="high"``, a few seconds."""
+HIGH_MOVES = 3_000_000
+"""At most this many moves at ``effort="high"``, a few seconds."""
+
+HIGH_CELLS = 120_000_000
+"""Moves of a high effort times axes, as a change of a cell takes longer the more others stand beside it."""
 
 
-def cover(model: Model, *, seed: int, effort: Effort, engine: Engine) -> list[Row]:
+def cover(
+    model: Model,
+    *,
+    seed: int,
+    effort: Effort,
+    engine: Engine,
+    store: Path | None = None,
+    seen: Sequence[Run] | None = None,
+) -> list[Row]:
     """Rows that hold every owed tuple of ``model``, proved, in no particular order.
 
     ``seed`` chooses among equally valid arrays; ``effort`` bounds the moves of the search for fewer rows and
-    depends on nothing but the model.
+    depends on nothing but the model. ``store``: a folder where our own rows are looked for first, and kept.
+    ``seen``: cases of recent runs, from which the rows are then moved away where nothing owed is lost.
     """
-    if engine == "allpairspy":
-        rows = _completed(model, allpairspy_rows(model))
+
+    def found() -> list[Row]:
+        if engine == "allpairspy":
+            rows = _completed(model, allpairspy_rows(model))
+        else:
+            rows = _cover(model, seed, effort).rows
+        prove(model, rows)
+        return rows
+
+    if store is None or engine == "allpairspy":  # whose next version may give other rows
+        rows = found()
     else:
-        rows = _cover(model, seed, effort).rows
-    prove(model, rows)
+        rows = kept_rows(store, model, f"version {ROWS_VERSION}, seed {seed}, effort {effort}", found)
+    if seen is not None:
+        rows = spread(model, rows, seen, seed)
+        prove(model, rows)
     return rows
 
 
@@ -50,15 +80,15 @@ def _cover(model: Model, seed: int, effort: Effort) -> Grown:
         if len(best.rows) > model.floor:
             best = min(best, grow(model, order, prefer, ties, seed), key=lambda grown: len(grown.rows))
     if len(best.rows) > model.floor and model.strength == 2:
-        best = shrink(model, best, _moves(effort, len(best.rows) * len(order)), seed)
+        best = shrink(model, best, _moves(effort, len(best.rows), len(order)), seed)
     return best
 
 
-def _moves(effort: Effort, cells: int) -> int:
+def _moves(effort: Effort, rows: int, axes: int) -> int:
     if effort == "high":
-        return HIGH_MOVES
+        return min(HIGH_MOVES, HIGH_CELLS // axes)
     if effort == "default":
-        return min(DEFAULT_MOVES, MOVES_PER_CELL * cells)
+        return min(DEFAULT_MOVES, MOVES_PER_CELL * rows * axes)
     return effort
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from testkit._text import counted
 from testkit.errors import PairwiseError
 from testkit.pairwise._axes import Axis, holds_address, in_fixed_order
+from testkit.pairwise._files import About, Files
 from testkit.pairwise._ids import shown
 from testkit.pairwise._plan import Known, Plan, Positions, check_strength, level_of_position, plan_cases
 from testkit.pairwise._request import Request
+from testkit.pairwise._suggest import lesson_notes
 from testkit.pairwise._tally import Tally
 
 LEFT_WHOLE = "__"
@@ -42,6 +46,11 @@ class Call:
 
     def apply(self, metafunc: Any) -> None:
         metafunc.parametrize(self.argnames, self.argvalues, *self.rest, **self.options)
+
+    @cached_property
+    def levels(self) -> list[int]:
+        """For each position the number of its value."""
+        return level_of_position(self.axis)
 
     @property
     def thinned(self) -> bool:
@@ -70,7 +79,7 @@ class Recorder:
 
 
 def thin(
-    metafunc: Any, calls: Sequence[Call], request: Request, named: Collection[str], known: Known
+    metafunc: Any, calls: Sequence[Call], request: Request, named: Collection[str], known: Known, files: Files
 ) -> tuple[Tally, CaseOf] | None:
     """Leave metafunc the chosen cases, and those whose bracketed part of the node id is ``named``.
 
@@ -89,14 +98,24 @@ def thin(
     if not axes or prod(len(axis.values) for axis in axes) <= request.over:
         _leave(metafunc, calls, product(*(range(len(call.alone)) for call in calls)))
         return None
-    plan = _plan(axes, [call.idle for call in calls if call.thinned], request, nodeid, known)
+    about = files.about(nodeid, axes, partial(_cases_named, calls, metafunc._calls))
+    store = None if request.effort == "default" else files.store()
+    plan = _plan(axes, [call.idle for call in calls if call.thinned], request, nodeid, known, about, store)
+    files.chose(nodeid, axes, plan.rows)
     chosen = sorted(_with_whole_axes(calls, plan.rows))
-    outside = sorted({row for text in named for row in _named_rows(calls, metafunc._calls, text)} - set(chosen))
-    _leave(metafunc, calls, sorted([*chosen, *outside]))
+    outside = sorted({row for _, row in _named_rows(calls, metafunc._calls, named)} - set(chosen))
+    rows = sorted([*chosen, *outside])
+    lessons = plan.lessons
+    if lessons is not None and any(lessons.new):
+        rows = sorted(rows, key=lambda row: not lessons.is_new(_levels(calls, row)))
+    _leave(metafunc, calls, rows)
     case_of = CaseOf(axes, [_thinned_part(calls, row) for row in [*chosen, *outside]])
     # whoever thins a whole suite did not ask about each function
     notes = [*plan.notes, *plan.refused_values(), *_id_notes(calls)] if request.marked else []
-    return Tally.of(nodeid, plan, request.strength, case_of.cases, len(chosen), len(outside), notes), case_of
+    if request.marked and lessons is not None:
+        notes += lesson_notes(lessons, axes, plan.model)
+    tally = Tally.of(nodeid, plan, request.strength, case_of.cases, len(chosen), len(outside), notes)
+    return tally, case_of
 
 
 class CaseOf:
@@ -119,7 +138,15 @@ class CaseOf:
         return self._known.get(tuple([id(params.get(name)) for name in self._names]))
 
 
-def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Request, nodeid: str, known: Known) -> Plan:
+def _plan(
+    axes: Sequence[Axis],
+    idle: Sequence[Collection[int]],
+    request: Request,
+    nodeid: str,
+    known: Known,
+    about: About,
+    store: Path | None,
+) -> Plan:
     strength = request.strength.value
     check_strength(strength)
     if strength > len(axes):
@@ -142,6 +169,10 @@ def _plan(axes: Sequence[Axis], idle: Sequence[Collection[int]], request: Reques
         engine=request.engine,
         idle=idle,
         known=known,
+        locked=about.locked,
+        costs=about.costs,
+        lessons=about.lessons,
+        store=store,
     )
 
 
@@ -208,13 +239,13 @@ def _leave(metafunc: Any, calls: Sequence[Call], rows: Iterable[Positions]) -> N
             same = next((n for n, (one, other) in enumerate(zip(row, last, strict=False)) if one != other), len(last))
             del prefix[same:]
             for call, position in zip(calls[same:], row[same:], strict=True):
-                prefix.append(_joined(prefix[-1] if prefix else start, call.alone[position]))
+                prefix.append(joined(prefix[-1] if prefix else start, call.alone[position]))
             made.append(prefix[-1])
             last = row
     metafunc._calls = made
 
 
-def _joined(start: Any, alone: Any) -> Any:
+def joined(start: Any, alone: Any) -> Any:
     """pytest's record of a case with one axis more."""
     if start is None:
         return alone
@@ -239,8 +270,24 @@ def _thinned_part(calls: Sequence[Call], row: Positions) -> Positions:
     return tuple([position for call, position in zip(calls, row, strict=True) if call.thinned])
 
 
-def _named_rows(calls: Sequence[Call], before: Sequence[Any], text: str) -> Iterator[Positions]:
-    """The cases whose ids, joined by dashes, are ``text`` (or what follows the ids that stood there before us)."""
+def _levels(calls: Sequence[Call], row: Positions) -> tuple[int, ...]:
+    """The levels of the thinned axes in a row of positions of all calls."""
+    thinned = [call for call in calls if call.thinned]
+    return tuple([call.levels[at] for call, at in zip(thinned, _thinned_part(calls, row), strict=True)])
+
+
+def _cases_named(
+    calls: Sequence[Call], before: Sequence[Any], texts: Iterable[str]
+) -> dict[str, list[tuple[int, ...]]]:
+    """The cases, as levels of the thinned axes, whose ids joined by dashes are one of ``texts``."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for text, row in _named_rows(calls, before, texts):
+        found.setdefault(text, []).append(_levels(calls, row))
+    return found
+
+
+def _named_rows(calls: Sequence[Call], before: Sequence[Any], texts: Iterable[str]) -> Iterator[tuple[str, Positions]]:
+    """Each text with the cases whose ids, joined by dashes, it is (or what follows the ids that stood there before)."""
     by_id: list[dict[str | None, list[int]]] = []
     for call in calls:
         positions: dict[str | None, list[int]] = {}
@@ -262,8 +309,9 @@ def _named_rows(calls: Sequence[Call], before: Sequence[Any], text: str) -> Iter
                     yield (position, *row)
 
     starts = {"-".join(callspec._idlist) for callspec in before if callspec._idlist}
-    for rest in [text[len(start) + 1 :] for start in starts if text.startswith(start + "-")] if starts else [text]:
-        yield from rows(0, rest)
+    for text in texts:
+        for rest in [text[len(start) + 1 :] for start in starts if text.startswith(start + "-")] if starts else [text]:
+            yield from ((text, row) for row in rows(0, rest))
 
 
 def _id_notes(calls: Sequence[Call]) -> list[str]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from math import comb, prod
+from os import PathLike, path
+from pathlib import Path
 from typing import Any
 
 from testkit._text import counted
 from testkit.errors import PairwiseError
 from testkit.pairwise._axes import Axis, find_axis, holding, unknown_name
+from testkit.pairwise._cheaper import cheapest
+from testkit.pairwise._costs import CaseCosts
 from testkit.pairwise._engine import Effort, Engine, cover
+from testkit.pairwise._history import Lessons
 from testkit.pairwise._ids import shown
+from testkit.pairwise._lockfile import Locked
 from testkit.pairwise._model import Model, Row
 from testkit.pairwise._predicates import Predicate, listed, make_rule, predicate_name
-from testkit.pairwise._space import Rule, Space
+from testkit.pairwise._regrow import regrown
+from testkit.pairwise._space import Rule, Space, TableComponent
+from testkit.pairwise._spread import Run
 
 LARGEST = 1_000_000
 """A group of axes with more value tuples, or more groups of axes, is refused rather than never finished."""
@@ -32,12 +41,21 @@ Case = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Plan:
-    """The chosen ``rows`` of a product in product order, as positions; ``notes`` are things to tell the user."""
+    """The chosen ``rows`` of a product in product order, as positions; ``notes`` are things to tell the user.
+
+    ``seconds``: how long the rows are expected to take; None without recorded durations. With ``lessons``, those of
+    allowed cases, ``planned`` says how many owed tuples are held by cases that are expected to run, and ``kept`` how
+    many cases are in because they failed.
+    """
 
     axes: tuple[Axis, ...]
     model: Model
     rows: tuple[Positions, ...]
     notes: tuple[str, ...]
+    seconds: float | None = None
+    lessons: Lessons | None = None
+    planned: int | None = None
+    kept: int = 0
 
     @property
     def total(self) -> int:
@@ -84,34 +102,81 @@ def plan_cases(
     engine: Engine = "testkit",
     idle: Sequence[Collection[int]] = (),
     known: Known | None = None,
+    locked: Locked | None = None,
+    costs: CaseCosts | None = None,
+    lessons: Lessons | None = None,
+    store: str | PathLike[str] | None = None,
 ) -> Plan:
     """Choose cases so that every owed tuple is held by one; see ``sample`` for the arguments.
 
     ``idle`` holds for each axis the positions that a skip mark keeps from running: every owed tuple without one is
     held by a case without one. ``known`` keeps the rows of models without predicates and kept cases, for the next.
+    ``locked`` cases of an earlier run stay as far as they can. Among rows that cover equally ``costs`` chooses.
+    By ``lessons`` cases that failed are kept, and cases that skip come last, like idle ones; and any seed but 0 chooses
+    combinations that nobody owes and that recent runs lacked, where they cost nothing.
+    ``store`` is a folder that keeps rows from one process to the next.
     """
     _check_search(seed, effort, engine)
     model = make_model(axes, strength=strength, full=full, where=where, keep=keep)
-    running = _running(model, axes, idle)
+    lessons = lessons.within(model.space) if lessons else None
+    failed = lessons.kept_in(model.space) if lessons else []
+    model = replace(model, kept=(*model.kept, *failed))
+    skips = lessons.rule if lessons else None
+    running = _running(model, axes, idle, skips)
+    if skips and running is None:
+        skips, running = None, _running(model, axes, idle, None)
+    seen = lessons.seen if lessons and seed else None
+    choose = _chooser(seed, effort, engine, locked, costs, _folder(store), seen)
     if running is not None:
-        model = model.keeping(cover(running, seed=seed, effort=effort, engine=engine))
-    if known is None or model.space.rules or model.kept:
-        rows = cover(model, seed=seed, effort=effort, engine=engine)
+        model = model.keeping(choose(running))
+    if known is None or model.space.rules or model.kept or locked or costs or lessons:
+        rows = choose(model)
     else:
         key = (model.levels, strength, model.crossed, seed, effort, engine)
-        rows = known[key] = known.get(key) or cover(model, seed=seed, effort=effort, engine=engine)
+        rows = known[key] = known.get(key) or choose(model)
     notes = [
         f"axis {axis.name!r} repeats {shown(axis.values[position])} (position {axis.first_position_of[position]}"
         f" and {position}): owed once, still collected"
         for axis in axes
         for position in axis.repeated
     ]
-    return Plan(tuple(axes), model, tuple(sorted(_positions(axes, rows, idle))), tuple(notes))
+    notes += locked.notes if locked else ()
+    if lessons and lessons.skipping and not skips:
+        notes.append("none of the cases that skipped is left for last: too few others, or too many, are allowed")
+    seconds = costs.expected_seconds(rows) if costs and costs.known else None
+    chosen = tuple(sorted(_positions(axes, rows, idle)))
+    planned = None if lessons is None else (running or model).owed
+    return Plan(tuple(axes), model, chosen, tuple(notes), seconds, lessons, planned, len(failed))
 
 
-def _running(model: Model, axes: Sequence[Axis], idle: Sequence[Collection[int]]) -> Model | None:
-    """The model without the values that no case can run with; None if there is none such or nothing else."""
-    rules = []
+def _chooser(
+    seed: int,
+    effort: Effort,
+    engine: Engine,
+    locked: Locked | None,
+    costs: CaseCosts | None,
+    store: Path | None,
+    seen: Sequence[Run] | None,
+) -> Callable[[Model], list[Row]]:
+    """From a model to proved rows: the old ones that may stay, and then the cheaper of equal choices."""
+
+    def fresh(model: Model) -> list[Row]:
+        return cover(model, seed=seed, effort=effort, engine=engine, store=store, seen=None if locked else seen)
+
+    def choose(model: Model) -> list[Row]:
+        return regrown(model, locked, fresh) if locked and locked.cases else fresh(model)
+
+    old = locked.cases if locked else ()
+    return choose if costs is None else partial(cheapest, costs=costs, choose=choose, fixed=old, seed=seed)
+
+
+def _running(model: Model, axes: Sequence[Axis], idle: Sequence[Collection[int]], skips: Rule | None) -> Model | None:
+    """The model without what does not run: values that no case can run with, and cases that ``skips`` refuses.
+
+    None if there is none such, or nothing else; or if the cases that run would be too many to be listed, as a search
+    among them may give up where the model as it is has an answer.
+    """
+    rules = [skips] if skips else []
     for number, positions in enumerate(idle):
         levels = level_of_position(axes[number])
         running = {levels[position] for position in range(len(levels)) if position not in positions}
@@ -120,6 +185,8 @@ def _running(model: Model, axes: Sequence[Axis], idle: Sequence[Collection[int]]
             rules.append(Rule("skip marks", (number,), table.__contains__, table))
     space = Space(model.levels, (*model.space.rules, *rules)) if rules else model.space
     if space is model.space or not space.satisfiable:
+        return None
+    if skips and not all(isinstance(component, TableComponent) for component in space.components):
         return None
     kept = tuple(case for case in model.kept if space.states(case) is not None)
     return Model(space, model.strength, model.crossed, kept)
@@ -181,6 +248,14 @@ def _check_search(seed: int, effort: Effort, engine: Engine) -> None:
         )
     if not isinstance(engine, str) or engine not in ("testkit", "allpairspy"):
         raise PairwiseError(f"engine is {engine!r}", fix='use "testkit" or "allpairspy"')
+
+
+def _folder(store: object) -> Path | None:
+    if store is None:
+        return None
+    if not isinstance(store, (str, PathLike)) or not store or (path.exists(store) and not path.isdir(store)):
+        raise PairwiseError(f"store is {store!r}, not a folder", fix="give a folder that rows may be kept in")
+    return Path(store)
 
 
 def _check_size(levels: Sequence[int], strength: int, crossed: Sequence[int]) -> None:

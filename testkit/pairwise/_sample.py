@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from testkit.errors import KitWarning, PairwiseError
@@ -54,7 +55,7 @@ def sample(
     seed: int = 0,
     effort: Effort = "default",
     engine: Engine = "testkit",
-    store: None = None,
+    store: str | PathLike[str] | None = None,
 ) -> Sample:
     """Cases of a product of axes that together hold every ``strength``-tuple of values (a covering array).
 
@@ -63,15 +64,14 @@ def sample(
     other. ``where``: predicates over arguments by name; a case is allowed if all are true, and a tuple that no
     allowed case holds is not owed. ``keep``: complete or partial cases that must be in. ``seed``: another,
     equally valid choice. ``effort``: ``"default"``, ``"high"`` or a number of moves spent on fewer rows.
-    ``engine``: ``"testkit"`` or ``"allpairspy"`` (completed where it leaves tuples out). ``store`` is not in use
-    yet and must be None.
+    ``engine``: ``"testkit"`` or ``"allpairspy"`` (completed where it leaves tuples out). ``store``: a folder where
+    rows are kept and looked for first, proved again; not those of allpairspy, nor of a model with a predicate that has
+    more than 100,000 combinations of arguments.
 
     Every owed tuple is verified before the rows are returned. The same arguments give the same rows in every
     process. Raises ``testkit.errors.PairwiseError`` for arguments that cannot be used and for predicates that
     allow no case; warns with ``KitWarning`` of a value that stands twice in an axis.
     """
-    if store is not None:
-        raise PairwiseError(f"store is {store!r}, and keeping results is not available yet", fix="leave store out")
     plan = plan_cases(
         make_axes(axes),
         strength=strength,
@@ -81,6 +81,7 @@ def sample(
         seed=seed,
         effort=effort,
         engine=engine,
+        store=store,
     )
     for note in plan.notes:
         warnings.warn(f"pairwise: {note}", KitWarning, stacklevel=2)

@@ -3,7 +3,8 @@
 A tabu search in the manner of Torres-Jimenez and Walker-Colbourn (Tabu search for covering arrays using permutation
 vectors, J. Stat. Plan. Inference 139, 2009), on bitsets: for each value the pairs that no row and that exactly one
 row holds are integers, so a move's price is two ANDs and two bit counts. Where predicates tie axes together, a move
-changes the other cells of their component to the nearest allowed combination. The budget counts moves, never seconds.
+changes the other cells of their component to the nearest allowed combination. A search that no longer gets closer
+begins again from the first array with other choices. The budget counts moves, never seconds.
 """
 
 from __future__ import annotations
@@ -14,31 +15,42 @@ from typing import Any
 
 from testkit.pairwise._model import OPEN, Grown, Model, Row
 
+STARTS = 4
+"""A search gives way to another start after this part of the moves without coming closer."""
+
 TENURE = 2
 """A cell stays as it was moved for this many steps, plus up to as many again."""
 
 
 def shrink(model: Model, grown: Grown, moves: int, seed: int) -> Grown:
-    """A smaller array that covers the same pairs and keeps the pinned cells; ``grown`` if ``moves`` do not find one."""
-    search = _Search(model, grown, seed)
-    best = grown
-    while len(best.rows) > model.floor and search.moves < moves:
-        if not search.drop() or not search.repair(moves):
-            break
-        best = search.result()
+    """A smaller array that covers the same pairs and keeps the pinned cells; ``grown`` if ``moves`` do not find one.
+
+    A move counts each cell whose change is looked at.
+    """
+    best, spent, start = grown, 0, 0
+    while len(best.rows) > model.floor and spent < moves:
+        search = _Search(model, grown, seed * STARTS + start, spent)
+        while len(best.rows) > model.floor:
+            if not search.drop():
+                return best
+            if not search.repair(moves, moves // STARTS):
+                break
+            if len(search.alive) < len(best.rows):
+                best = search.result()
+        spent, start = search.moves, start + 1
     return best
 
 
 class _Search:
     """The rows as symbols (one number for each value of each axis) and the pairs they hold once or not at all."""
 
-    def __init__(self, model: Model, grown: Grown, seed: int) -> None:
+    def __init__(self, model: Model, grown: Grown, seed: int, moves: int = 0) -> None:
         self.space = model.space
         levels = self.space.levels
         self.first = [0, *accumulate(levels)][:-1]
         self.axis_of = [axis for axis, n in enumerate(levels) for _ in range(n)]
         self.random = Random(seed).random
-        self.moves = self.steps = 0
+        self.moves, self.steps = moves, 0
         self.pinned = [*grown.pinned, *[frozenset[int]()] * (len(grown.rows) - len(grown.pinned))]
         self.alive = list(range(len(grown.rows)))
         self.rows: list[Row] = [[OPEN] * len(levels) for _ in grown.rows]
@@ -49,7 +61,7 @@ class _Search:
         self.short = sum(pairs.bit_count() for pairs in self.missing) // 2
         self.live = sum(1 << symbol for symbol, pairs in enumerate(self.missing) if pairs)
         self.tabu: dict[tuple[int, int], int] = {}
-        self._nearest: dict[tuple[Any, ...], dict[int, int] | None] = {}
+        self._changes: dict[tuple[Any, ...], dict[int, int] | None] = {}
         for row, cells in enumerate(grown.rows):
             for axis, value in enumerate(cells):
                 self._place(row, axis, self.first[axis] + value)
@@ -146,11 +158,14 @@ class _Search:
         self.tabu.clear()
         return True
 
-    def repair(self, limit: int) -> bool:
-        """Move cells until no owed pair is missing; False when the moves are used up before."""
-        fewest = self.short
+    def repair(self, limit: int, patience: int) -> bool:
+        """Move cells until no owed pair is missing.
+
+        False when ``limit`` moves are used up before, or ``patience`` moves since fewer pairs than ever were missing.
+        """
+        fewest, since = self.short, self.moves
         while self.short:
-            if self.moves >= limit:
+            if self.moves >= limit or self.moves - since > patience:
                 return False
             self.steps += 1
             self.moves += 1
@@ -162,7 +177,8 @@ class _Search:
                 for changed, symbol in changes.items():
                     self._place(row, changed, symbol)
                 self.tabu[row, axis] = self.steps + TENURE + int(self.random() * TENURE)
-                fewest = min(fewest, self.short)
+                if self.short < fewest:
+                    fewest, since = self.short, self.moves
         return True
 
     def _missing_pair(self) -> tuple[int, int]:
@@ -191,13 +207,14 @@ class _Search:
                 row = low.bit_length() - 1
                 if axis in self.pinned[row]:
                     continue
-                self.moves += 1
                 if tied:
                     changes = self._tied_changes(row, axis, symbol, held)
+                    self.moves += len(changes) if changes else 1
                     if changes is None:
                         continue
                     price = self._price(row, changes)
                 else:
+                    self.moves += 1
                     changes = {axis: symbol}
                     mask = masks[row]
                     price = (once[self.rows[row][axis]] & mask).bit_count() - (wanted & mask).bit_count()
@@ -213,19 +230,22 @@ class _Search:
 
     def _price(self, row: int, changes: dict[int, int]) -> int:
         """Pairs lost minus missing pairs gained if these cells of the row change together."""
-        cells, mask = self.rows[row], self.masks[row]
-        out = sum([1 << cells[axis] for axis in changes])
-        into = sum([1 << symbol for symbol in changes.values()])
-        after = mask ^ out | into
-        twice = 0
-        for axis, symbol in changes.items():
-            lost, gained = self.once[cells[axis]], self.missing[symbol]
-            twice += 2 * (lost & mask).bit_count() - (lost & out).bit_count()
-            twice -= 2 * (gained & after).bit_count() - (gained & into).bit_count()
-        return twice // 2
+        cells, mask, once, missing = self.rows[row], self.masks[row], self.once, self.missing
+        price = 0
+        for axis in changes:
+            symbol = cells[axis]
+            price += (once[symbol] & mask).bit_count()
+            mask ^= 1 << symbol
+        for symbol in changes.values():
+            price -= (missing[symbol] & mask).bit_count()
+            mask |= 1 << symbol
+        return price
 
     def _tied_changes(self, row: int, axis: int, symbol: int, held: int) -> dict[int, int] | None:
-        """Cells of the axis's component to change so that the row stays allowed with ``symbol`` beside ``held``."""
+        """Cells of the axis's component to change so that the row stays allowed with ``symbol`` beside ``held``.
+
+        None if no change does.
+        """
         number = self.space.component_of[axis]
         assert number is not None, "asked only of tied axes"
         component = self.space.components[number]
@@ -233,16 +253,12 @@ class _Search:
         fixed = self.pinned[row]
         partner = self.axis_of[held]
         key = (number, tuple([cells[a] for a in component.axes]), symbol, held, fixed)
-        if key not in self._nearest:
+        if key not in self._changes:
             state = component.narrow(component.start, axis, symbol - self.first[axis])
             for other in component.axes:
                 if state and (other == partner or other in fixed):
                     state = component.narrow(state, other, cells[other] - self.first[other])
-            self._nearest[key] = (
-                component.nearest(state, {a: cells[a] - self.first[a] for a in component.axes}) if state else None
-            )
-        nearest = self._nearest[key]
-        if nearest is None:
-            return None
-        moved = {a: self.first[a] + value for a, value in nearest.items()}
-        return {a: new for a, new in moved.items() if new != cells[a]}
+            wanted = {a: cells[a] - self.first[a] for a in component.axes}
+            nearest = component.nearest(state, wanted).items() if state else ()
+            self._changes[key] = {a: self.first[a] + value for a, value in nearest if value != wanted[a]} or None
+        return self._changes[key]

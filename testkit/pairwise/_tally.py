@@ -33,6 +33,9 @@ class Tally:
     those that the predicates refuse; ``strength`` and ``crossed`` as in the model; ``capped`` tells of a strength
     above the number of axes. ``tests`` are (node id, case) of what was collected, ``strays`` how many tests of the
     function hold none of the cases, ``fates`` what became of each node id, ``ran`` how many owed tuples ran.
+    ``seconds`` that the chosen cases are expected to take, if durations are known. With a history: how many owed
+    tuples are ``planned`` (cases that are expected to run hold them), how many cases are ``skipping`` or ``failing`` in
+    the last runs, and how many of the chosen ones are ``kept`` because they failed.
     """
 
     nodeid: str
@@ -51,6 +54,11 @@ class Tally:
     strays: int = 0
     fates: dict[str, str] = field(default_factory=dict)
     ran: int = 0
+    seconds: float | None = None
+    planned: int | None = None
+    skipping: int = 0
+    failing: int = 0
+    kept: int = 0
 
     @classmethod
     def of(
@@ -84,6 +92,11 @@ class Tally:
             refused=[number for number, levels in enumerate(cases) if not plan.model.space.allows(levels)],
             notes=list(notes),
             capped=capped,
+            seconds=plan.seconds,
+            planned=plan.planned,
+            skipping=len(plan.lessons.skipping) if plan.lessons else 0,
+            failing=len(plan.lessons.failing) if plan.lessons else 0,
+            kept=plan.kept,
         )
 
     def to_text(self) -> str:
@@ -164,7 +177,10 @@ class Tally:
         extra = f" + {self.named:,} named" if self.named else ""
         share = f"{percent(self.ran, self.owed)} ran" if ran else "only collected"
         owed = counted(self.owed, f"owed {self.noun}")
-        return f"{self.nodeid}: {self.total:,} -> {cases}{extra}, {owed}, {share}"
+        if self.planned is not None and self.planned < self.owed:
+            owed += f" ({self.planned:,} planned)"
+        expected = "" if self.seconds is None else f" (about {_rounded(self.seconds)} s)"
+        return f"{self.nodeid}: {self.total:,} -> {cases}{extra}{expected}, {owed}, {share}"
 
     @property
     def noun(self) -> str:
@@ -193,6 +209,10 @@ class Tally:
                     )
                     missing.append((text, "; ".join(dict.fromkeys(what))))
         return missing
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _weight(fate: str, shared: bool) -> int:

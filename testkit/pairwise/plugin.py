@@ -10,16 +10,20 @@ import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from testkit._announce import announce
-from testkit._settings import add_option, resolve
+from testkit._settings import add_ini, add_option, read_ini, resolve
 from testkit.errors import PairwiseError
 from testkit.pairwise._request import Options, Request, marked_request, read_options, unmarked_request
+from testkit.pairwise._rules import Rules, parse_rules
 
 if TYPE_CHECKING:
+    from testkit.pairwise._files import Files
+    from testkit.pairwise._further import Further, Verdicts
     from testkit.pairwise._metafunc import CaseOf
     from testkit.pairwise._named import Named
     from testkit.pairwise._plan import Known
@@ -36,7 +40,7 @@ ON_THE_WIRE = "testkit_pairwise"
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_option(parser, "--no-pairwise", ini=False, action="store_true", help="run the full product of every function")
     add_option(parser, "--pairwise-strength", metavar="N", help="cover every N-tuple of values (default 2)")
-    add_option(parser, "--pairwise-seed", metavar="N", help="another, equally valid choice of cases (default 0)")
+    add_option(parser, "--pairwise-seed", metavar="N|auto", help="another, equally valid choice of cases (default 0)")
     add_option(parser, "--pairwise-effort", metavar="default|high|N", help="moves to spend on fewer cases")
     add_option(parser, "--pairwise-over", metavar="N", help="also thin unmarked functions with more than N cases")
     add_option(
@@ -49,27 +53,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_option(
         parser, "--pairwise-fail-under", metavar="PERCENT", help="fail if a smaller share of the owed tuples ran"
     )
+    add_option(
+        parser,
+        "--pairwise-isolate",
+        metavar="N",
+        help="run up to N further cases of each thinned function that failed, to tell which values are behind it",
+    )
     add_option(parser, "--pairwise-engine", metavar="testkit|allpairspy", help="what chooses the cases")
+    add_option(parser, "--pairwise-lock", metavar="FILE", help="keep the chosen cases there; then lists only grow")
+    add_option(parser, "--pairwise-costs", metavar="FILE|DIR", help="durations by which cheaper cases are preferred")
+    add_option(parser, "--pairwise-history", metavar="DIR", help="learn from the run files there what skips and fails")
+    rules_help = "also thin unmarked functions: PATTERN [strength=N] [full=NAMES] [where=module:function] [over=N]"
+    add_ini(parser, "pairwise_rules", rules_help, "linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     try:
         options = read_options(config)
+        rules = parse_rules(read_ini(config, "pairwise_rules"))
+        config.stash[THINNING] = thinning = Thinning(config, options, rules)
+        if not options.off and options.files:
+            thinning.files  # noqa: B018 - read now, so that a bad one is a usage error
     except PairwiseError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[THINNING] = Thinning(config, options)
+    if options.rotated:
+        config.option.testkit_pairwise_seed = str(options.seed.value)  # which xdist's workers are given
 
 
 class Thinning:
-    """One process's thinned functions, and what fell short of the limit at the end."""
+    """One process's thinned functions, and what fell short at the end: of the limit, or a lock file not written."""
 
-    def __init__(self, config: pytest.Config, options: Options) -> None:
+    def __init__(self, config: pytest.Config, options: Options, rules: Rules) -> None:
         self.config = config
         self.options = options
+        self.rules = rules
         self.tallies: dict[str, Tally] = {}
         self.shortfall = ""
         self.known: Known = {}
+        self.verdicts: Verdicts | None = None
+        self.further: Further | None = None
+        if options.isolate.value is not None and not hasattr(config, "workerinput"):
+            from testkit.pairwise._further import Further
+
+            self.further = Further(options.isolate.value)
+            config.pluginmanager.register(self.further)
         self._case_of: dict[str, CaseOf] = {}
         self._named: Named | None = None
 
@@ -80,7 +108,15 @@ class Thinning:
         marker = definition.get_closest_marker(MARKER)
         if marker is not None:
             return marked_request(marker, self.options, own=any(mark is marker for mark in definition.own_markers))
-        return None if self.options.over.value is None else unmarked_request(self.options)
+        rule = self.rules.of(definition.nodeid) if self.rules else None
+        return None if rule is None and self.options.over.value is None else unmarked_request(self.options, rule)
+
+    @cached_property
+    def files(self) -> Files:
+        """What this run reads beside the code."""
+        from testkit.pairwise._files import open_files
+
+        return open_files(self.config, self.options)
 
     def named(self, definition: pytest.Function) -> set[str]:
         """Cases of this function that the user asked for by node id."""
@@ -113,6 +149,10 @@ class Thinning:
         for text in next((plan for report in of_tests if (plan := getattr(report, ON_THE_WIRE, None))), ()):
             tally = Tally.from_text(text)
             self.tallies.setdefault(tally.nodeid, tally)
+        if self.tallies:
+            from testkit.pairwise._further import Verdicts
+
+            self.verdicts = Verdicts(of_tests)
         function_of = {nodeid: tally.nodeid for tally in self.tallies.values() for nodeid in tally.fates}
         found: dict[str, list[tuple[str, str]]] = {function: [] for function in self.tallies}
         for report in of_tests if function_of else ():
@@ -142,10 +182,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
         result = yield
     finally:
         calls = recorder.stop()
+    start = next(iter(metafunc._calls), None)  # what a hook that is not ours may have made of the function
     with refusing(request.place_of(metafunc.definition.nodeid)):
-        thinned = thin(metafunc, calls, request, thinning.named(metafunc.definition), thinning.known)
+        thinned = thin(metafunc, calls, request, thinning.named(metafunc.definition), thinning.known, thinning.files)
     if thinned is not None:
         thinning.add(*thinned)
+        if thinning.further is not None:
+            thinning.further.watch(thinned[0], calls, request.where, start)
     return result
 
 
@@ -202,8 +245,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     thinning = config.stash[THINNING]
     reports = getattr(config.pluginmanager.get_plugin("terminalreporter"), "stats", None)
-    if hasattr(config, "workerinput") or config.option.collectonly or thinning.options.off:
+    if config.option.collectonly or thinning.options.off:
         return
+    if hasattr(config, "workerinput"):
+        if thinning.options.lock.value is not None:
+            thinning.files.send(config.workeroutput)  # type: ignore[attr-defined]  # xdist's
+        return
+    if thinning.options.lock.value is not None:
+        thinning.shortfall = thinning.files.save(thinning.options.lock.source)
+        if thinning.shortfall and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if reports is not None:
         thinning.settle(report for listed in reports.values() for report in listed)
         for tally in thinning.tallies.values():
@@ -220,32 +271,42 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             sys.stderr.write(f"{PairwiseError(problem, limit.source, 'leave out one of them')}\n")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             return
-        thinning.shortfall = shortfall(thinning.tallies.values(), limit.value, limit.source)
-        if thinning.shortfall:
+        short = shortfall(thinning.tallies.values(), limit.value, limit.source)
+        if short:
+            thinning.shortfall += f"\n{short}" if thinning.shortfall else short
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     config = terminalreporter.config
     thinning = config.stash[THINNING]
     limit = thinning.options.fail_under
     if thinning.options.off and limit.value is not None:
         text = f"pairwise: off (--no-pairwise), so the limit of {limit.value:g} % ({limit.source}) holds nothing"
         terminalreporter.write_line(text)
-    if not thinning.tallies and not thinning.shortfall:
+    # Whoever names paths leaves out what some rules are for; so does a collection that was cut short.
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and exitstatus != pytest.ExitCode.INTERRUPTED
+    stale = thinning.rules.unmatched() if whole else []
+    if not thinning.tallies and not thinning.shortfall and not stale:
         return
     from testkit.pairwise._tally import summary_lines
 
-    lines = summary_lines(
+    lines = stale + summary_lines(
         thinning.tallies.values(),
         ran=not config.option.collectonly,
         missing=thinning.options.report.value,
         hint=not thinning.shortfall,
         shard=is_shard(config),
     )
+    if thinning.options.files or thinning.options.rotated:
+        lines += thinning.files.lines(thinning.options, thinning.tallies.values())
     if is_shard(config) and limit.value is not None:
         lines.append(f"the limit of {limit.value:g} % ({limit.source}) is for all shards together:")
         lines.append(f"next: testkit pairwise report DIR --fail-under {limit.value:g}, over their --timing-dir")
+    if thinning.verdicts is not None:
+        from testkit.pairwise._further import failure_lines
+
+        lines += failure_lines(config, thinning.tallies.values(), thinning.verdicts, thinning.further)
     if lines or thinning.shortfall:
         terminalreporter.section("pairwise", sep="-")
         for line in lines:

@@ -50,10 +50,10 @@ class Plan:
         """Of the division itself, whatever the order of the ids."""
         return _digest([VERSION, [sorted(shard) for shard in self.shards]])
 
-    def to_json(self) -> str:
-        """The same text for the same plan; ``from_json`` reads it."""
+    def to_json(self, beside: Mapping[str, Any] | None = None) -> str:
+        """The same text for the same plan; ``from_json`` reads it, and leaves what is kept ``beside`` to others."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        return json.dumps({"testkit_plan": VERSION, **parts}, indent=1) + "\n"
+        return json.dumps({"testkit_plan": VERSION, **parts, **(beside or {})}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> Plan:

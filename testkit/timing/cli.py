@@ -137,6 +137,8 @@ def _add_plan(verb: _Parser) -> None:
     help = "the plan file to write (default %(default)s)"
     verb.add_argument("--output", type=Path, default=Path("timing-plan.json"), metavar="FILE", help=help)
     verb.add_argument("--quantile", type=_share, default=0.5, metavar="Q", help="0.9 plans with cautious times")
+    help = "the seed that chose the ids, for shards with --pairwise-seed=auto"
+    verb.add_argument("--pairwise-seed", type=_from_0, metavar="N", help=help)
     help = "what each shard takes beside its tests (default: as in past runs)"
     verb.add_argument("--fixed", type=_seconds, metavar="TIME", help=help)
     help = "GPU memory of a shard, such as 80G: tests that need over half of it are spread"
@@ -220,7 +222,7 @@ def _plan(given: argparse.Namespace) -> int:
     fixed = history.fixed if given.fixed is None else given.fixed
     shards = given.shards or shards_for(tests, given.target, fixed=fixed, memory=given.memory)
     made = plan(tests, shards, fixed=fixed, memory=given.memory)
-    _save(given.output, made.to_json())
+    _save(given.output, made.to_json({} if given.pairwise_seed is None else {"pairwise_seed": given.pairwise_seed}))
     longest = max(made.seconds)
     print(f"{counted(len(ids), 'test')} on {counted(shards, 'shard')}, the longest {spent(longest)}: {given.output}")
     above = spent(longest - made.bound)
@@ -364,6 +366,12 @@ def _share(text: str) -> float:
 def _from_1(text: str) -> int:
     if not (text.isdecimal() and int(text)):
         raise TimingError(f"{text!r} is no number from 1", "command line")
+    return int(text)
+
+
+def _from_0(text: str) -> int:
+    if not text.isdecimal():
+        raise TimingError(f"{text!r} is no number from 0", "command line")
     return int(text)
 
 

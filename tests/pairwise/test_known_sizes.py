@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from brute import Product, groups_missing
-from covering_models import DATA, fits_the_device, known_models, read_ctw, skinny_gemm
+from covering_models import DATA, HIGH, fits_the_device, known_models, read_ctw, skinny_gemm
 
-from testkit.pairwise import coverage, sample
+from testkit.pairwise import _engine, coverage, sample
 
 MODELS = known_models()
 FUNCTIONS = skinny_gemm()
@@ -27,6 +29,26 @@ def test_a_known_model_has_at_most_the_promised_rows(name: str) -> None:
             for row in chosen.rows
         ]
         assert groups_missing(known.levels, numbers, known.strength) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", list(HIGH))
+def test_high_effort_reaches_the_rows_that_were_aimed_at_and_the_store_has_them_next_time(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = MODELS[name]
+    first = sample(known.axes, effort="high", store=tmp_path, **known.options)
+    assert len(first.rows) <= HIGH[name][1] <= HIGH[name][0]
+    where = known.options.get("where")
+    assert coverage(known.axes, first.rows, where=where).missing == []
+    if where is None:
+        assert groups_missing(known.levels, [list(row.values()) for row in first.rows], 2) == 0
+
+    def unwanted(*arguments: object) -> None:
+        raise AssertionError("the rows were kept")
+
+    monkeypatch.setattr(_engine, "_cover", unwanted)
+    assert sample(known.axes, effort="high", store=tmp_path, **known.options) == first
 
 
 def _numbers(axes: dict[str, list[object]], row: dict[str, object]) -> list[int]:

@@ -104,7 +104,6 @@ def test_effort_is_read_from_the_option(run: Run) -> None:
         ("--pairwise-strength=0", "pairwise: strength is '0', not a whole number from 1 up (from --pairwise-strength)"),
         ("--pairwise-strength=two", "pairwise: strength is 'two', not a whole number*"),
         ("--pairwise-seed=-1", "pairwise: seed is '-1', not a whole number from 0 up (from --pairwise-seed)"),
-        ("--pairwise-seed=auto", "pairwise: seed 'auto' is not available yet (from --pairwise-seed)"),
         ("--pairwise-effort=much", "pairwise: effort is 'much' (from --pairwise-effort)"),
         ("--pairwise-over=0", "pairwise: pairwise-over is '0', not a whole number from 1 up (from --pairwise-over)"),
         ("--pairwise-fail-under=101", "pairwise: the percentage is '101', not a number from 0 to 100 (from *)"),

@@ -61,13 +61,6 @@ def test_axes_of_one_value_change_nothing_but_are_there() -> None:
     assert Product(axes).judge(chosen.rows).sound
 
 
-def test_a_store_is_refused_until_there_is_one() -> None:
-    with pytest.raises(
-        PairwiseError, match=r"^pairwise: store is 'rows.json', and keeping results is not available yet"
-    ):
-        sample(AXES, store="rows.json")  # type: ignore[arg-type]
-
-
 def test_owed_and_floor_are_true_bounds() -> None:
     chosen = sample(AXES)
     assert chosen == Sample(chosen.rows, 16, 6)

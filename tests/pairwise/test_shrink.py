@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from brute import groups_missing
+from covering_models import read_ctw
 
-from testkit.pairwise import _engine
+from testkit.pairwise import _engine, _shrink
+from testkit.pairwise._axes import make_axes
 from testkit.pairwise._grow import grow
 from testkit.pairwise._model import Grown, Model
+from testkit.pairwise._plan import make_model
 from testkit.pairwise._proof import prove
 from testkit.pairwise._shrink import _Search, shrink
 from testkit.pairwise._space import Rule, Space
@@ -78,6 +81,15 @@ def test_the_search_does_not_change_what_it_was_given() -> None:
     assert grown.rows == before
 
 
+def test_a_stuck_search_finds_fewer_rows_from_another_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes, where = read_ctw("spinv")
+    model = make_model(make_axes(axes), strength=2, full=(), where=where)
+    grown = grown_of(model)
+    several = len(shrink(model, grown, 40_000, 0).rows)
+    monkeypatch.setattr(_shrink, "STARTS", 1)
+    assert several < len(shrink(model, grown, 40_000, 0).rows)
+
+
 def test_no_move_is_made_without_a_budget_or_at_the_floor() -> None:
     model = Model(Space((5,) * 10, []), 2)
     grown = grown_of(model)
@@ -90,6 +102,37 @@ def test_rows_that_are_all_pinned_are_left() -> None:
     model = Model(Space((2, 2, 2), []), 2, (), tuple({0: a, 1: b, 2: c} for a, b, c in product((0, 1), repeat=3)))
     grown = grown_of(model)
     assert len(shrink(model, grown, 1_000, 0).rows) == 8
+
+
+def test_a_search_that_comes_no_closer_gives_way_before_its_moves_are_used_up() -> None:
+    model = Model(Space((3,) * 4, []), 2)
+    search = _Search(model, Grown([[a, b, (a + b) % 3, (a + 2 * b) % 3] for a in range(3) for b in range(3)]), 0)
+    assert search.drop()
+    assert not search.repair(1_000_000, 300)  # no array has 8 rows
+    assert 300 < search.moves < 5_000
+
+
+def test_the_starts_share_the_moves_and_no_two_seeds_have_one_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+
+    class Noted(_Search):
+        def __init__(self, model: Model, grown: Grown, seed: int, moves: int = 0) -> None:
+            made.append((seed, moves))
+            super().__init__(model, grown, seed, moves)
+
+    monkeypatch.setattr(_shrink, "_Search", Noted)
+    model = Model(Space((3,) * 5, []), 2)  # 11 rows, and a floor of 9 that none reaches
+    grown = grown_of(model)
+    for seed in (0, 1):
+        shrink(model, grown, 8_000, seed)
+    seeds = [seed for seed, _ in made]
+    assert len(set(seeds)) == len(seeds) > 4
+    for seed in (0, 1):
+        begun = [moves for start, moves in made if start // _shrink.STARTS == seed]
+        assert 2 <= len(begun) <= _shrink.STARTS
+        assert begun == sorted(begun)
+        assert begun[0] == 0
+        assert begun[-1] < 8_000
 
 
 def counted(search: _Search) -> tuple[list[set[int]], list[set[int]], int]:
@@ -120,7 +163,7 @@ def test_the_counts_of_pairs_stay_exact_while_cells_move(number: int) -> None:
         assert [bits(mask) for mask in search.once] == once
         assert search.short == short
         assert bits(search.live) == {s for s, partners in enumerate(missing) if partners}
-        if search.repair(limit) and not search.drop():
+        if search.repair(limit, 1_000) and not search.drop():
             break
 
 

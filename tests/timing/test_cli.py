@@ -174,6 +174,17 @@ def test_plan_divides_the_tests_of_the_newest_run_by_past_times(command: Command
     assert out.splitlines()[0] == "6 tests on 2 shards, the longest 11.0 s: plan.json"
 
 
+def test_plan_keeps_the_seed_that_chose_its_ids_for_the_shards(command: Command) -> None:
+    saved("runs")
+    code, _, err = command("plan", "runs", "--shards=2", "--output=plan.json", "--pairwise-seed=8123")
+    assert (code, err) == (0, "")
+    assert json.loads(Path("plan.json").read_text())["pairwise_seed"] == 8123
+    assert len(Plan.from_json(Path("plan.json").read_text()).shards) == 2
+    code, _, err = command("plan", "runs", "--shards=2", "--pairwise-seed=auto")
+    assert code == 2
+    assert "'auto' is no number from 0" in err
+
+
 def test_plan_takes_as_few_shards_as_the_target_allows(command: Command) -> None:
     saved("runs")
     command("plan", "runs", "--target=8s", "--fixed=1s")
