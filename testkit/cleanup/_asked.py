@@ -40,8 +40,10 @@ def read(config: Any) -> Asked:
     before = _settings.resolve(config, "--cleanup-before", _lines, nothing).value
     memory = _settings.resolve(config, "--cleanup-when-gpu-memory", size, no_limit).value
     leaks = _settings.resolve(config, "--cleanup-leaks", leak_modes, "off")
-    leak_limit = _settings.resolve(config, "--cleanup-leak-limit", size, _memory.DEFAULT_LIMIT).value
+    leak_limit = _settings.resolve(config, "--cleanup-leak-limit", size, _memory.DEFAULT_LIMIT)
     measured = leaks.value != "off"
+    if leaks.source == "default" and leak_limit.source != "default":
+        raise CleanupError("a limit is set and nothing measures leaks", leak_limit.source, "set cleanup_leaks too")
     if measured and scope.value == "session":
         fix = "use cleanup_scope module or function, or cleanup_leaks off"
         raise CleanupError(
@@ -56,7 +58,7 @@ def read(config: Any) -> Asked:
         raise CleanupError("nothing says what a clean start is", "from ini cleanup_before", fix)
     if not steps and target is None:
         steps = _steps.DEFAULT
-    return Asked(where if asked else None, steps, target, before, memory, leaks.value, leak_limit)
+    return Asked(where if asked else None, steps, target, before, memory, leaks.value, leak_limit.value)
 
 
 def _lines(raw: str | Iterable[str], source: str) -> tuple[str, ...]:
@@ -69,12 +71,17 @@ def is_file(line: str) -> bool:
     return line.endswith(".py") or any(letter in line for letter in "/*?[")
 
 
+def matches(path: str, line: str) -> bool:
+    """Whether such a pattern means the file at ``path``, as node ids write it."""
+    return fnmatchcase(path, line) or fnmatchcase(path, f"*/{line}")
+
+
 def needs_clean_start(item: Any, before: Iterable[str], entering: bool) -> bool:
     """Whether a test is to start clean. ``entering``: no test of its file has been set up yet."""
     path = item.nodeid.partition("::")[0]
     for line in before:
         if is_file(line):
-            if entering and (fnmatchcase(path, line) or fnmatchcase(path, f"*/{line}")):
+            if entering and matches(path, line):
                 return True
         elif line in getattr(item, "fixturenames", ()):
             return True

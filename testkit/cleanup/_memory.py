@@ -62,13 +62,17 @@ class Watch:
             self._module = module
             self._began = self._now()
 
-    def leave(self) -> int:
-        """Bytes that the module leaves after its clean-up beyond what it began with; 0 if they are within the limit."""
+    def more(self) -> int:
+        """Bytes that are allocated beyond what the module began with; 0 if they are within the limit."""
         if self.leak_limit is None or self._module is None:
             return 0
-        self._module = None
         left = self._now() - self._began
         return left if left > self.leak_limit else 0
+
+    def leave(self) -> int:
+        """What the module leaves after its clean-up, as ``more`` tells; its end."""
+        left, self._module = self.more(), None
+        return left
 
     def _now(self) -> int:
         now = allocated()

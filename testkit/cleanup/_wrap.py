@@ -103,12 +103,16 @@ class Wraps:
     """What is put off until the next clean-up.
 
     ``during_teardown``: something is being torn down. ``late``: something was put off since this was last set.
+    ``ran``: how many tests ran so far. ``owes``: what is put off was in use while one ran, so it is due though the test
+    that ends it is skipped, as the last one of a package or of the session may be.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.during_teardown = False
         self.late = False
+        self.ran = 0
+        self.owes = False
         self._held: dict[Hashable, _Held] = {}
         self._judged: dict[Any, CleanupError | None] = {}
         self._callables: list[_Callable] = []
@@ -118,8 +122,8 @@ class Wraps:
         func = fixturedef.func
         return fixturedef.argname == self.target.name and self.target.is_in(func.__module__) and yields(func)
 
-    def check(self, fixturedef: Any, request: Any, arguments: Mapping[str, object]) -> None:
-        """Refuse a fixture that cannot be put off, before it is set up with these arguments."""
+    def refusal(self, fixturedef: Any, request: Any, arguments: Mapping[str, object]) -> CleanupError | None:
+        """Why a fixture that is to be set up with these arguments cannot be put off; None if it can."""
         func = fixturedef.func
         if func not in self._judged:
             self._judged[func] = None
@@ -127,27 +131,33 @@ class Wraps:
                 check_function(func, self.target)
             except CleanupError as error:
                 self._judged[func] = error
-        if (refusal := self._judged[func]) is not None:
-            raise refusal
-        for name, value in arguments.items():
-            given = request._get_active_fixturedef(name)
-            ends = yields(getattr(given, "func", None))
-            check_argument(name, value, str(getattr(given, "scope", "function")), ends, self.target)
+        if self._judged[func] is not None:
+            return self._judged[func]
+        try:
+            for name, value in arguments.items():
+                given = request._get_active_fixturedef(name)
+                ends = yields(getattr(given, "func", None))
+                check_argument(name, value, str(getattr(given, "scope", "function")), ends, self.target)
+        except CleanupError as error:
+            return error
+        return None
 
     def take(self, key: Hashable, finalizers: list[Callable[[], object]], wanted: bool) -> None:
         """Hold what the runner would resume at the fixture's end. ``wanted``: the test asked for its clean-up."""
         for index in reversed(range(len(finalizers))):  # those that the fixture itself added come before
             for one in getattr(finalizers[index], "args", ()):
                 if inspect.isgenerator(one):
-                    finalizers[index] = functools.partial(self.hold, key, one, wanted)
+                    finalizers[index] = functools.partial(self.hold, key, one, wanted, self.ran)
                     return
         raise self.target.error("is ended by this pytest in a way that we do not know")
 
-    def hold(self, key: Hashable, generator: Generator[Any, Any, Any], wanted: bool) -> None:
+    def hold(self, key: Hashable, generator: Generator[Any, Any, Any], wanted: bool, since: int = 0) -> None:
         """The fixture ``key`` is over: keep its generator, and close the older one, or itself if only that is wanted.
 
-        The newest may belong to a test that wants no clean-up, while one before it does.
+        The newest may belong to a test that wants no clean-up, while one before it does. ``since``: how many tests had
+        run when it was set up.
         """
+        self.owes = self.owes or self.ran > since
         newest = _Held(generator, wanted)
         older = self._held.pop(key, newest)
         self.late = True
@@ -161,6 +171,10 @@ class Wraps:
         """Put the callable of this conftest off; returns what undoes it."""
         name = self.target.name
         call = getattr(module, name)
+        marker = getattr(call, "_fixture_function_marker", getattr(call, "_pytestfixturefunction", None))
+        if marker is not None:  # the latter before pytest 8.4
+            name = getattr(marker, "name", None) or "the name that tests use"
+            raise self.target.error("is a fixture under another name, so no test calls it", f"name {name}")
         if inspect.isclass(call) or not callable(call):
             raise self.target.error("is no function", "name a fixture, or a function that the conftest calls")
         if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
@@ -175,6 +189,10 @@ class Wraps:
     def wanted(self) -> bool:
         """Whether the clean-up of a test that asked for it is put off."""
         return any(held.wanted for held in self._held.values()) or any(one.owed for one in self._callables)
+
+    def calls(self) -> bool:
+        """Whether a call is put off that must be made at the latest when the run ends, since a test ran in it."""
+        return self.ran > 0 and any(one.owed for one in self._callables)
 
     def steps(self, *, clean_start: bool = False) -> list[Step]:
         """What is put off, in the order in which it ended. A clean start calls a callable that nobody asked for."""

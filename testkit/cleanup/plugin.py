@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -91,10 +91,10 @@ class Putter:
         if not self.wraps.means(fixturedef):
             return (yield)
         arguments = {name: request.getfixturevalue(name) for name in fixturedef.argnames}
-        try:
-            self.wraps.check(fixturedef, request, arguments)
-        except CleanupError as error:
-            pytest.fail(str(error), pytrace=False)
+        refusal = self.wraps.refusal(fixturedef, request, arguments)
+        if refusal is not None:
+            fixturedef._finalizers.clear()  # pytest calls them only for what was set up, and expects none next time
+            pytest.fail(str(refusal), pytrace=False)
         result = yield
         wanted = request.node.get_closest_marker(MARKER) is None and _wrap.decided(arguments)
         self.wraps.take(fixturedef, fixturedef._finalizers, wanted)
@@ -134,6 +134,7 @@ class Cleaner:
         self._module: object = None
         self._entering = False  # whether no test of this module has been set up yet
         self._refusal: CleanupError | None = None
+        self._deselected: set[Any] = set()  # collectors of tests that were
         self._items: list[pytest.Item] = []  # all since the last clean-up
         self._last: pytest.Item | None = None
         self._failure: _release.Failure | None = None
@@ -142,15 +143,19 @@ class Cleaner:
     def look_up(self, session: pytest.Session) -> None:
         """Find what the settings name, now that conftests and modules are there; put a named callable off."""
         config = session.config
-        given = config.args_source is config.ArgsSource.ARGS
-        whole = getattr(config, "workerinput", {}).get(WHOLE, not given)
+        whole = getattr(config, "workerinput", {}).get(WHOLE, is_whole(config))
         try:
-            unknown = _look_up.unknown(session, self.asked, self.wraps)
-            if unknown and whole:  # where paths are given, the name may be of another folder
+            unknown = _look_up.unknown(session, self.asked, self.wraps, self._deselected)
+            if unknown and whole:  # else the name may be of another folder
                 raise unknown[0]
-            self.figures.notes.update({f"{error.problem} of this run ({error.where})": 1 for error in unknown})
+            notes = [*unknown, *_look_up.unmatched(session, self.asked, self._deselected)] if whole else unknown
+            self.figures.notes.update({f"{error.problem} of this run ({error.where})": 1 for error in notes})
         except CleanupError as error:
             self._refusal = error  # each test fails with it: an error from here would be a worker's internal error
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """What ``-k`` leaves out is there all the same."""
+        self._deselected.update(item.parent for item in items)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Give a test its clean start. Not ``tryfirst``: a test that is skipped by its marks needs none."""
@@ -175,6 +180,8 @@ class Cleaner:
             # pytest sets up a method under @unittest.skip, and unittest then runs nothing of it
             skipped = report.skipped or getattr(getattr(item, "obj", None), "__unittest_skip__", False)
             self._ran = self._ran or not skipped
+            if self.wraps is not None and not skipped:
+                self.wraps.ran += 1
         elif call.when == "call":
             self._failure = None  # pytest dropped the one before when this test began
         return report
@@ -202,14 +209,20 @@ class Cleaner:
         if self._ran:
             self._dirty = True
             self.figures.see("tests")
+        elif self.wraps is not None and self.wraps.owes:
+            self.schedule.began(module)
+            self._dirty = True
         session = item.session
         ending = bool(session.shouldfail or session.shouldstop)
         last = nextitem is None and not ending  # when ending, fixtures may outlive this test, until the session ends
+        leaving = last or (nextitem is not None and module_of(nextitem) is not module)
+        if leaving and self.memory.more():  # also where fixtures took it and every test was skipped
+            self.schedule.began(module)
         due = self.schedule.after_test(
             module,
             ran=self._ran,
             marked=item.get_closest_marker(MARKER) is not None,
-            leaving=last or (nextitem is not None and module_of(nextitem) is not module),
+            leaving=leaving,
             last=last,
             full=self._ran and self.memory.full(),
         )
@@ -223,7 +236,7 @@ class Cleaner:
         _release.release_interrupt(interrupt)
         del interrupt
         due = self.schedule.at_end()
-        if self.wraps is not None and self.wraps.late:
+        if self.wraps is not None and (self.wraps.late or self.wraps.calls()):
             due = due or "module"
         try:
             problems = self._clean(session.config, due, "at the end of the run") if due else []
@@ -251,6 +264,7 @@ class Cleaner:
         steps, works = self.asked.steps, bool(self.asked.steps)
         if self.wraps is not None:
             works = works or start or self.wraps.wanted()
+            self.wraps.owes = False  # where Ctrl-C ends this clean-up, the schedule owes it still
             steps = (*self.wraps.steps(clean_start=start), *(steps or (_steps.DEFAULT if start else ())))
         outcomes = self._run(config, reason, steps) if steps else []
         self.schedule.cleaned(reason)
@@ -308,6 +322,12 @@ def module_of(item: pytest.Item) -> pytest.File | pytest.Session:
     return item.getparent(pytest.File) or item.session
 
 
+def is_whole(config: Any) -> bool:
+    """Whether the run collects all of the suite: no paths are given, and no option leaves files out."""
+    left_out = any(getattr(config.option, name, None) for name in ("lf", "ignore", "ignore_glob"))
+    return config.args_source is not config.ArgsSource.ARGS and not left_out
+
+
 def _asks(item: pytest.Item) -> bool:
     """Whether the imported fixture, under any name, is among those that ``item`` is set up with."""
     info: Any = getattr(item, "_fixtureinfo", None)
@@ -339,7 +359,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput[WHOLE] = node.config.args_source is not node.config.ArgsSource.ARGS
+    node.workerinput[WHOLE] = is_whole(node.config)
 
 
 @pytest.hookimpl(optionalhook=True)

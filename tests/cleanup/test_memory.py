@@ -188,6 +188,20 @@ def test_a_module_that_leaves_memory_is_named_with_the_bytes(pytester: pytest.Py
     assert result.stdout.str().count(" left ") == 1
 
 
+@pytest.mark.parametrize("mode", ["warn", "fail"])
+def test_a_module_whose_tests_all_skip_is_named_too(pytester: pytest.Pytester, gpu: Run, mode: str) -> None:
+    takes = (
+        "import pytest\nfrom fake_gpu import tensor\nKEPT = []\n"
+        "@pytest.fixture\ndef absent():\n    KEPT.append(tensor(300))\n    pytest.skip('planted')\n"
+        "def test_1(absent): pass\n"
+    )
+    pytester.makepyfile(test_a=CLEAN, test_b=takes, test_c=CLEAN)
+    result = gpu(f"cleanup_leaks = {mode}")
+    result.assert_outcomes(passed=4, skipped=1, errors=int(mode == "fail"))
+    line = "cleanup: test_b.py left 300 MiB (314,572,800 bytes) of GPU memory allocated"
+    result.stdout.fnmatch_lines(["cleanup: 3 clean-ups (module) in *", line])
+
+
 @pytest.mark.parametrize("workers", [(), ("-n2", "--dist=loadfile")], ids=["", "xdist"])
 def test_a_leak_may_fail_the_last_test_of_its_module(
     pytester: pytest.Pytester, gpu: Run, workers: tuple[str, ...]
@@ -251,6 +265,11 @@ def test_a_module_that_is_entered_twice_is_named_once_with_the_sum(pytester: pyt
 @pytest.mark.parametrize(
     ("lines", "problem", "fix"),
     [
+        (
+            ["cleanup_leak_limit = 64MiB"],
+            "a limit is set and nothing measures leaks (from ini cleanup_leak_limit)",
+            "set cleanup_leaks too",
+        ),
         (["cleanup_leaks = yes"], "'yes' is not known (from ini cleanup_leaks)", "give one of off, warn, fail"),
         (
             ["cleanup_leaks = fail", "cleanup_scope = session"],

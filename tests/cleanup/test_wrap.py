@@ -278,6 +278,40 @@ def test_a_test_that_skips_before_its_body_owes_no_clean_up(suite: Suite, wrap: 
     result.stdout.fnmatch_lines(["cleanup: no clean-up (module), since no test ran"])
 
 
+@pytest.mark.parametrize("kind", ["fixture", "callable"])
+@pytest.mark.parametrize("scope", ["module", "package", "session"])
+def test_what_a_skipped_test_ends_is_cleaned_after_if_tests_ran_before_it(suite: Suite, scope: str, kind: str) -> None:
+    suite.conftest(
+        f"""
+        import pytest
+        from trace_file import trace
+
+        def clean():
+            trace("clean-up")
+
+        @pytest.fixture(scope="{scope}", autouse=True)
+        def outer():
+            yield
+            clean()
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_logstart(nodeid):
+            trace(nodeid.rpartition("::")[2])
+        """
+    )
+    skipped = "import pytest\n@pytest.mark.skip\ndef test_{}(): pass\n"
+    suite.pytester.makepyfile(test_a="def test_1(): pass\n" + skipped.format(2), test_b=skipped.format(3))
+    wrap = f"cleanup_wrap = {'outer' if kind == 'fixture' else 'clean'}"
+    result = suite.run(wrap, "cleanup_scope = function")
+    result.assert_outcomes(passed=1, skipped=2)
+    order = (
+        ["test_1", "test_2", "clean-up", "test_3"] if scope == "module" else ["test_1", "test_2", "test_3", "clean-up"]
+    )
+    late = sorted(order, key="clean-up".__eq__)  # a call is made when the run ends, at the latest
+    assert suite.lines() in ([order] if kind == "fixture" else [order, late])
+    result.stdout.fnmatch_lines(["cleanup: 1 clean-up (module) in * s: *"])
+
+
 @pytest.mark.parametrize(("scope", "number"), [("function", 6), ("module", 2), ("session", 1)])
 @BOTH
 def test_the_scope_decides_for_how_long_it_is_put_off(suite: Suite, wrap: str, scope: str, number: int) -> None:
@@ -523,12 +557,14 @@ FIXTURES = {
 def test_a_fixture_that_cannot_be_put_off_is_refused(suite: Suite, what: str, workers: tuple[str, ...]) -> None:
     source, problem = FIXTURES[what]
     suite.conftest(f"import pytest\n@pytest.fixture(autouse=True)\n{source}\n")
-    suite.pytester.makepyfile("def test_1(): pass")
+    suite.pytester.makepyfile("def test_1(): pass\ndef test_2(): pass")
     result = suite.run(FIXTURE, args=workers, plugins=XDIST if workers else XDIST[:1])
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
         [f"cleanup: cleanup_fixture {problem}", "next: name the callable that it calls instead of the fixture"]
     )
+    assert "During handling" not in result.stdout.str()
+    assert "AssertionError" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(
@@ -562,6 +598,7 @@ def test_a_fixture_whose_arguments_outlive_the_test_is_not_refused(suite: Suite,
         ("cleanup_wrap = should_do_global_cleanup_after_test", "*is a fixture without a yield*", "name the callable*"),
         ("cleanup_wrap = WORKER", "WORKER is no function (*", "name a fixture, or a function*"),
         ("cleanup_wrap = Path", "Path is no function (*", "name a fixture, or a function*"),
+        ("cleanup_wrap = _named", "_named is a fixture under another name, so no test calls it (*", "name shown"),
         ("cleanup_wrap = later", "later is a coroutine or generator function*", "name the callable*"),
         (f"{FIXTURE}\ncleanup_before = dist_ini", "dist_ini is no fixture*before)", "did you mean dist_init?"),
     ],
@@ -570,7 +607,10 @@ def test_a_fixture_whose_arguments_outlive_the_test_is_not_refused(suite: Suite,
 def test_a_name_that_is_nothing_fails_every_test(
     suite: Suite, line: str, problem: str, fix: str, workers: tuple[str, ...]
 ) -> None:
-    suite.conftest(CONFTEST + "\nfrom trace_file import Path, WORKER\n\nasync def later(): pass\n")
+    suite.conftest(
+        CONFTEST + "\nfrom trace_file import Path, WORKER\n\nasync def later(): pass\n"
+        "@pytest.fixture(name='shown')\ndef _named(): yield\n"
+    )
     suite.pytester.makepyfile("def test_1(dist_init): pass\ndef test_2(): pass")
     result = suite.run(line, args=workers, plugins=XDIST if workers else XDIST[:1])
     result.assert_outcomes(errors=2)
@@ -586,6 +626,26 @@ def test_where_paths_are_given_a_name_may_be_of_another_folder(suite: Suite, wor
     result.stdout.fnmatch_lines(
         ["cleanup: elsewhere is no fixture, and no callable of a conftest of this run (from ini cleanup_wrap)"]
     )
+
+
+def test_a_name_of_deselected_tests_alone_fails_nothing(suite: Suite) -> None:
+    suite.conftest("")
+    suite.pytester.makepyfile(
+        test_a=THREE,
+        test_b="import pytest\n@pytest.fixture(autouse=True)\ndef cleanup_fixture(): yield\n"
+        "@pytest.fixture\ndef own(): pass\ndef test_4(own): pass\n",
+    )
+    suite.run(FIXTURE, "cleanup_before = own", args=("-k", "not test_4")).assert_outcomes(passed=3, deselected=1)
+
+
+def test_a_file_pattern_that_matches_nothing_is_told_unless_paths_are_given(suite: Suite) -> None:
+    suite.pytester.makepyfile(test_a=THREE)
+    lines = (FIXTURE, "cleanup_before = test_dist_*.py")
+    result = suite.run(*lines)
+    result.assert_outcomes(passed=3)
+    told = "cleanup: test_dist_*.py matches no file of this run (from ini cleanup_before)"
+    assert told in result.outlines
+    assert told not in suite.run(*lines, args=("test_a.py",)).outlines
 
 
 def test_a_call_with_an_object_is_refused(suite: Suite) -> None:
