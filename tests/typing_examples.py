@@ -10,11 +10,12 @@ import pytest
 from testkit.cleanup import cleanup_now, module_cleanup
 from testkit.environment import snapshot
 from testkit.errors import CleanupError, KitError, PairwiseError, ProcessesError
-from testkit.gpus import allowed, used_memory
+from testkit.gpus import Gpu, allowed, used_memory
 from testkit.kernels import Drift, ErrorModel, assert_matches, bare, namespace, stub_drift
 from testkit.laws import assert_split_invariant, assert_terminates, call_budget
 from testkit.pairwise import Coverage, Sample, coverage, parametrize, sample
 from testkit.processes import Answer, Ended, RanksFailed, Server, run_ranks, stop
+from testkit.syncs import allow, census, forbid, simulated, to_device
 from testkit.timing import Plan, Run, plan, read
 
 __all__ = ["module_cleanup"]  # a suite imports the fixture by name; that is all it takes
@@ -106,3 +107,24 @@ assert_split_invariant(lambda chunks: "".join(chunks), "abc", expected="abc")
 taken: int = assert_terminates(lambda: True, max_steps=3)
 with call_budget(Builder, "__init__", at_most=2):
     Builder()
+
+
+@pytest.mark.gpus(1, memory="20GiB")
+def on_a_gpu(gpu: Gpu) -> None:
+    device: str = gpu.device
+    granted: int | None = gpu.memory
+    assert device and (granted is None or granted > 0)
+
+
+@forbid(at_most=1)
+def step(lengths: list[int]) -> object:
+    with allow("the stop check", first_only=True):
+        return to_device(lengths, "cuda")
+
+
+@pytest.mark.fresh_process
+@pytest.mark.no_gpu_sync(at_most=2)
+def without_a_gpu() -> None:
+    with simulated(), census() as seen:
+        step([1, 2])
+    assert [(site.operator, site.where, site.count, site.fix) for site in seen.sites] == []

@@ -82,7 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Thinning:
-    """One process's thinned functions, and what fell short at the end: of the limit, or a lock file not written."""
+    """One process's thinned functions, what was ``refused`` at collection, and what fell short at the end: of the
+    limit, or a lock file not written."""
 
     def __init__(self, config: pytest.Config, options: Options, rules: Rules) -> None:
         self.config = config
@@ -90,6 +91,7 @@ class Thinning:
         self.rules = rules
         self.tallies: dict[str, Tally] = {}
         self.shortfall = ""
+        self.refused: list[str] = []
         self.known: Known = {}
         self.verdicts: Verdicts | None = None
         self.further: Further | None = None
@@ -171,7 +173,7 @@ THINNING = pytest.StashKey[Thinning]()
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
     thinning = metafunc.config.stash[THINNING]
-    with refusing(f"marker of {metafunc.definition.nodeid}"):
+    with refusing(thinning, f"marker of {metafunc.definition.nodeid}"):
         request = thinning.request(metafunc.definition)
     if request is None:
         return (yield)
@@ -182,23 +184,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
         result = yield
     finally:
         calls = recorder.stop()
-    start = next(iter(metafunc._calls), None)  # what a hook that is not ours may have made of the function
-    with refusing(request.place_of(metafunc.definition.nodeid)):
+    starts = metafunc._calls  # what a hook that is not ours may have made of the function
+    with refusing(thinning, request.place_of(metafunc.definition.nodeid)):
         thinned = thin(metafunc, calls, request, thinning.named(metafunc.definition), thinning.known, thinning.files)
     if thinned is not None:
         thinning.add(*thinned)
         if thinning.further is not None:
-            thinning.further.watch(thinned[0], calls, request.where, start)
+            thinning.further.watch(thinned[0], calls, request.where, starts)
     return result
 
 
 @contextmanager
-def refusing(place: str) -> Generator[None, None, None]:
+def refusing(thinning: Thinning, place: str) -> Generator[None, None, None]:
     """A PairwiseError inside fails the collection of this file, in two lines and with no traceback."""
     try:
         yield
     except PairwiseError as error:
         error.where = error.where or place
+        thinning.refused.append(str(error))
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
@@ -217,6 +220,16 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
             "give predicates as where=, or name the function as a test",
         )
         raise pytest.fail.Exception(str(error), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Whoever names a function of a refused file is told last that pytest found none: say after it why not."""
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        error.args += tuple(session.config.stash[THINNING].refused)
+        raise
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -284,9 +297,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if thinning.options.off and limit.value is not None:
         text = f"pairwise: off (--no-pairwise), so the limit of {limit.value:g} % ({limit.source}) holds nothing"
         terminalreporter.write_line(text)
-    # Whoever names paths leaves out what some rules are for; so does a collection that was cut short.
-    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and exitstatus != pytest.ExitCode.INTERRUPTED
-    stale = thinning.rules.unmatched() if whole else []
+    # A collection that was cut short leaves out what some rules are for.
+    cut = exitstatus == pytest.ExitCode.INTERRUPTED
+    stale = thinning.rules.unmatched() if is_whole(config) and not cut else []
     if not thinning.tallies and not thinning.shortfall and not stale:
         return
     from testkit.pairwise._tally import summary_lines
@@ -313,6 +326,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
             terminalreporter.line(line)
         for line in thinning.shortfall.splitlines():
             terminalreporter.line(line, red=True)
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Does the run collect all of the suite: no paths are given, and neither a folder nor an option leaves files out?"""
+    source = config.args_source
+    here = source is pytest.Config.ArgsSource.INVOCATION_DIR and config.invocation_params.dir != config.rootpath
+    left_out = any(getattr(config.option, name, None) for name in ("lf", "ignore", "ignore_glob"))
+    return source is not pytest.Config.ArgsSource.ARGS and not here and not left_out
 
 
 def is_shard(config: pytest.Config) -> bool:
