@@ -113,7 +113,8 @@ with call_budget(Builder, "__init__", at_most=2):
 def on_a_gpu(gpu: Gpu) -> None:
     device: str = gpu.device
     granted: int | None = gpu.memory
-    assert device and (granted is None or granted > 0)
+    assert device
+    assert granted is None or granted > 0
 
 
 @forbid(at_most=1)

@@ -61,14 +61,18 @@ class Verdicts:
 
 
 class Function:
-    """One thinned function: how its cases are made, and the further ones that were (node id -> case)."""
+    """One thinned function: how its cases are made, and the further ones that were (node id -> case).
 
-    def __init__(self, tally: Tally, calls: Sequence[Call], where: Any, start: Any, limit: int) -> None:
+    ``starts``: what another plugin made of the function before, such as a case for each of its own values.
+    """
+
+    def __init__(self, tally: Tally, calls: Sequence[Call], where: Any, starts: Sequence[Any], limit: int) -> None:
         self.tally = tally
         self.calls = calls
         self.where = where
-        self.start = start
-        self.left = limit
+        self.start = next(iter(starts), None)
+        # Where each case ran several times, which of them failed is not among the axes: a further one may tell nothing.
+        self.left = 0 if len(starts) > 1 else limit
         self.further: dict[str, Row] = {}
         self._items: dict[tuple[int, ...], Any] = {}
         self._model: Model | None = None
@@ -131,9 +135,9 @@ class Further:
         self.functions: dict[str, Function] = {}
         self.verdicts = Verdicts()
 
-    def watch(self, tally: Tally, calls: Sequence[Call], where: Any, start: Any) -> None:
-        """A function was thinned; ``start``: what pytest knew of its cases before."""
-        self.functions[tally.nodeid] = Function(tally, calls, where, start, self.limit)
+    def watch(self, tally: Tally, calls: Sequence[Call], where: Any, starts: Sequence[Any]) -> None:
+        """A function was thinned; ``starts``: what pytest knew of its cases before."""
+        self.functions[tally.nodeid] = Function(tally, calls, where, starts, self.limit)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.verdicts.add(report)

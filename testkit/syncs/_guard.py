@@ -51,7 +51,7 @@ _EMPTY = Region()
 _NOTHING = _Nothing()
 
 
-def forbid(mode: str = "error", at_most: int = 0, copies: bool = True) -> Forbid | _Nothing:
+def forbid(mode: str = "error", at_most: int = 0, copies: bool = True) -> Forbid:
     """A region in which the host must not wait for the device: ``with forbid() as region:`` or ``@forbid()``.
 
     ``mode``: "error" raises ``SyncsError`` at the wait (after it: torch tells when the operation returns), "warn" warns
@@ -64,12 +64,12 @@ def forbid(mode: str = "error", at_most: int = 0, copies: bool = True) -> Forbid
     never interrupted. The innermost region decides. Raises ``SyncsError`` for arguments that it cannot use.
     """
     if _switch.off or _switch.compiling():
-        return _NOTHING if "torch._dynamo" not in sys.modules else _Nothing()
+        return _NOTHING if "torch._dynamo" not in sys.modules else _Nothing()  # type: ignore[return-value]  # as good
     _check(mode, at_most, copies)
     return Forbid(mode, at_most, copies, _line(sys._getframe(1)))
 
 
-def allow(reason: str, first_only: bool = False) -> Allow | _Nothing:
+def allow(reason: str, first_only: bool = False) -> Allow:
     """A region in which the host may wait, ``with allow("why"):`` or ``@allow("why")``: no guard around it hears it.
 
     A census lists the wait with the ``reason``. ``first_only``: only for the first entry at this place of the source
@@ -77,7 +77,7 @@ def allow(reason: str, first_only: bool = False) -> Allow | _Nothing:
     """
     if _switch.off or _switch.compiling():
         # torch.compile enters an object of this class only where it sees it made.
-        return _NOTHING if "torch._dynamo" not in sys.modules else _Nothing()
+        return _NOTHING if "torch._dynamo" not in sys.modules else _Nothing()  # type: ignore[return-value]  # as good
     if not isinstance(reason, str) or not reason.strip():
         raise SyncsError(f"allow() needs a reason, not {reason!r}", fix='say why the host must wait: allow("metrics")')
     if not isinstance(first_only, bool):
