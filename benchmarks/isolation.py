@@ -86,7 +86,7 @@ def _kernel_faults(cases: int) -> list[list[object]]:
 
     lines: list[list[object]] = [["skinny_gemm", "faults", "seen by the sample", "no more", "chosen", "cases run"]]
     for kernel in detection.faults.KERNELS:
-        subject = detection._subject(kernel)
+        subject = detection.subject_of(kernel)
         axes = make_axes(subject.axes)
         model = make_model(axes, strength=2, full=(), where=subject.where)
         sample = cover(model, seed=0, effort="default", engine="testkit")

@@ -130,6 +130,14 @@ def read_ini(config: Any, name: str) -> Any:
     return raw if isinstance(raw, (str, list)) else str(raw)
 
 
+def is_whole(config: Any) -> bool:
+    """Is the run to collect all of the suite? Paths, a folder below the root and some options leave files out."""
+    sources, source = config.ArgsSource, config.args_source
+    below = source is sources.INVOCATION_DIR and config.invocation_params.dir != config.rootpath
+    left_out = any(getattr(config.option, name, None) for name in ("lf", "ignore", "ignore_glob"))
+    return source is not sources.ARGS and not below and not left_out
+
+
 def _any_scalar() -> Any:
     """An ini type that takes ``key = 3`` and ``key = "3"`` in pytest 9's native TOML table.
 

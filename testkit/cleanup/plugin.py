@@ -143,7 +143,7 @@ class Cleaner:
     def look_up(self, session: pytest.Session) -> None:
         """Find what the settings name, now that conftests and modules are there; put a named callable off."""
         config = session.config
-        whole = getattr(config, "workerinput", {}).get(WHOLE, is_whole(config))
+        whole = getattr(config, "workerinput", {}).get(WHOLE, _settings.is_whole(config))
         try:
             unknown = _look_up.unknown(session, self.asked, self.wraps, self._deselected)
             if unknown and whole:  # else the name may be of another folder
@@ -322,12 +322,6 @@ def module_of(item: pytest.Item) -> pytest.File | pytest.Session:
     return item.getparent(pytest.File) or item.session
 
 
-def is_whole(config: Any) -> bool:
-    """Whether the run collects all of the suite: no paths are given, and no option leaves files out."""
-    left_out = any(getattr(config.option, name, None) for name in ("lf", "ignore", "ignore_glob"))
-    return config.args_source is not config.ArgsSource.ARGS and not left_out
-
-
 def _asks(item: pytest.Item) -> bool:
     """Whether the imported fixture, under any name, is among those that ``item`` is set up with."""
     info: Any = getattr(item, "_fixtureinfo", None)
@@ -359,7 +353,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput[WHOLE] = is_whole(node.config)
+    node.workerinput[WHOLE] = _settings.is_whole(node.config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -98,13 +98,17 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this test's and not the whole run's
             test.problem = error
 
-    def end(self, test: Current) -> None:
-        """It is over and torn down: what it had comes back."""
+    def end(self, test: Current) -> list[str]:
+        """It is over and torn down: what it had comes back. Says so where it does not."""
         _marker.turn = test.outer
         if test.failed and test.turn is not None:
             _forget_failure()
-        if test.turn is not None:
-            self._turns.end(test.turn)
+        try:
+            if test.turn is not None:
+                self._turns.end(test.turn)
+        except GpusError as error:  # the next test may run all the same
+            return [f"gpus: what {test.nodeid} had comes back when its process ends: {error.problem}"]
+        return []
 
     def blamed(self, test: Current, error: BaseException) -> str:
         """Who took the memory, if ``error`` says that there was none; else ""."""

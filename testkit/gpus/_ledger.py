@@ -224,6 +224,11 @@ class Ticket:
                     return None
             used = self._ledger.probe(cards)  # takes its time; others must not wait for the lock meanwhile
         with self._ledger._looked() as (at, living):
+            # One that came back meanwhile may have been measured still, and would be remembered as others' for as long
+            # as this grant lasts.
+            if any(record.granted and name not in living for name, record in before.items()):
+                self._wait(at, living, self.record)
+                return None
             # Grants that were there before and after it was measured: only their memory can explain what is in use.
             both = [record for name, record in before.items() if name in living and record.granted]
             measured, others = beyond(both, cards, used) if used is not None else ({}, {})
@@ -296,7 +301,8 @@ class Grant:
             why = "it does not run" if process is None else "the grant is released"
             raise GpusError(f"process {pid} cannot share a grant: {why}", "argument of also", "give a running process")
         if not self._over:
-            self._rewrite((*self._record.processes, process))
+            ours, *others = self._record.processes  # a record with all that a test ever started would not be read
+            self._rewrite((ours, *(one for one in others if self._ledger.machine.process(one[0]) == one), process))
             return
         self._left.append(process)
         self._rewrite(self._left)

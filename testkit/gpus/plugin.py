@@ -42,7 +42,7 @@ WORKER = "testkit_gpus"
 DIST = "testkit_gpus_dist"
 RUN_AGAIN = ("loadscope", "loadfile", "loadgroup")
 """With these xdist runs the test again that it takes for crashed; with others it does not."""
-NO_TEST_RUNS = ("collectonly", "setuponly", "setupplan")
+NO_TEST_RUNS = ("collectonly", "setupplan")
 NO_ARGUMENTS = SimpleNamespace(args=(), kwargs={})
 LEAST = 0.05
 """Seconds from which a wait is worth a word."""
@@ -232,16 +232,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: Any) -> None:
-    """A worker that ended since its device was lost had told how its last test went: xdist need not fail it again."""
-    node = report.node
-    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
-    said = [one for reports in reporter.stats.values() for one in reports] if reporter is not None else []
-    for last in said:
-        if LOST in vars(last) and vars(last).get("node") is node:
-            report.when, report.outcome, report.longrepr = "teardown", "passed", None
-            what = f"gpus: {node.gateway.id} lost its device in {last.nodeid} ({vars(last)[LOST]}) and ended"
-            node.config.stash[RUN].notes.append(f"{what}; its other tests run elsewhere")
-            break
+    from testkit.gpus._replaced import told_before
+
+    if note := told_before(crashitem, report, LOST):
+        report.node.config.stash[RUN].notes.append(note)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -280,7 +274,7 @@ class PerTest:
             result = yield
         finally:
             self._test = None
-            self._keeper.end(test)
+            self._run.notes += self._keeper.end(test)
         if test.lost:
             self._leave(item, test)
         return result
@@ -351,11 +345,15 @@ class PerTest:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        from testkit.gpus._after import insist
+
         report = yield
         test = self._test
         if test is None:
             return report
-        test.failed |= report.failed
+        insist(report, call.excinfo and call.excinfo.value)
+        # anew with each set-up: a test may be run again, and what failed before must not hide what is lost now
+        test.failed = report.failed or (test.failed and call.when != "setup")
         if report.failed and call.excinfo is not None and (text := self._keeper.blamed(test, call.excinfo.value)):
             report.sections.append(("gpus", text))
         if call.when == "teardown" and test.lost:

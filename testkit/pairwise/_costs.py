@@ -76,7 +76,7 @@ def read_durations(path: str | Path) -> Durations:
 def _runs(path: Path) -> list[Any]:
     from testkit.timing import read_folder
 
-    if path.is_dir() and not any(found.is_file() for found in path.rglob("*")):
+    if path.is_dir() and not any(one.is_file() and one.name[0] != "." for one in path.rglob("*")):
         return []
     try:
         return [run for run in read_folder(path) if run.complete and not run.cut]
@@ -125,8 +125,9 @@ def _of_runs(runs: Sequence[Any]) -> dict[str, dict[str, Measured]]:
 
 
 def _parts(nodeid: str) -> tuple[str, str]:
-    function, _, case = nodeid.partition("[")
-    return function, case.removesuffix("]")
+    """The function, and what stands in the brackets; xdist may have put a group behind them."""
+    function, _, rest = nodeid.partition("[")
+    return function, rest.rpartition("]")[0]
 
 
 @dataclass

@@ -107,7 +107,8 @@ class Files:
         lines = []
         if options.rotated:
             seed = options.seed.value
-            lines.append(f"seed {seed} from {options.rotated}; again with --pairwise-seed={seed}")
+            origin = self._seen(options.rotated) if os.path.isabs(options.rotated) else options.rotated
+            lines.append(f"seed {seed} from {origin}; again with --pairwise-seed={seed}")
         if self.durations is not None and not self.durations.functions:
             lines.append(f"no durations yet in {self._seen(self.durations.source)}")
         if self.history is not None:
@@ -180,7 +181,7 @@ def _history_line(history: History, folder: str, tallies: Sequence[Tally]) -> st
     ]
     found = [text for text, number in zip(told, (sum(skipping), paper, failing), strict=True) if number]
     runs = counted(history.runs, "run")
-    return f"{runs} in {folder}, the newest of {date} UTC: {'; '.join(found) or 'nothing skipped or failed'}"
+    return f"{runs} in {folder}, the newest of {date} UTC: {'; '.join(found) or 'no case is left for last or kept'}"
 
 
 def _costs(measured: Mapping[str, Measured], axes: Sequence[Axis], cases_of: CasesOf) -> CaseCosts:

@@ -21,6 +21,7 @@ from testkit.pairwise._suspects import find_suspects, finding_lines, smallest_fa
 if TYPE_CHECKING:
     from testkit.pairwise._metafunc import Call
     from testkit.pairwise._model import Model
+    from testkit.pairwise._suspects import Finding
     from testkit.pairwise._tally import Tally
 
 PHASES = ("call", "setup", "teardown")
@@ -45,6 +46,9 @@ class Verdicts:
                 self._of[report.nodeid] = report.when if report.when in PHASES else "call"
         elif report.passed and report.when == "call" and not hasattr(report, "context"):
             self._of.setdefault(report.nodeid, PASSED)
+
+    def failed(self, nodeid: str) -> bool:
+        return self._of.get(nodeid, PASSED) != PASSED
 
     def rows(self, tests: Iterable[tuple[str, Sequence[int]]]) -> tuple[list[Row], list[Row], list[Row]]:
         """Cases that passed, that failed, and others, of tests as (node id, case).
@@ -71,8 +75,9 @@ class Function:
         self.calls = calls
         self.where = where
         self.start = next(iter(starts), None)
-        # Where each case ran several times, which of them failed is not among the axes: a further one may tell nothing.
-        self.left = 0 if len(starts) > 1 else limit
+        # Which of several starts a case failed with is not among the axes, so a further case with one may mislead.
+        self.several = len(starts) > 1
+        self.left = 0 if self.several else limit
         self.further: dict[str, Row] = {}
         self._items: dict[tuple[int, ...], Any] = {}
         self._model: Model | None = None
@@ -221,20 +226,33 @@ def failure_lines(config: Any, tallies: Iterable[Tally], verdicts: Verdicts, fur
         finding = find_suspects([len(texts) for _, texts in tally.axes], passed, failed)
         lines += finding_lines(tally.nodeid, tally.axes, finding, len(function.further) if function else 0)
         first = list(smallest_failing(finding, failed))
-        nodeid = next(nodeid for nodeid, row in tests if list(row) == first)
+        # of the tests of one case some may have passed, where another plugin or a repeated value makes several
+        nodeid = next(nodeid for nodeid, row in tests if list(row) == first and verdicts.failed(nodeid))
         if passed:
             lines.append(f"  smallest failing case: pytest {shlex.quote(as_typed(config, nodeid))}")
-        if finding.suspects and not (function and function.further):
-            told_apart = not (finding.rivals or finding.unexplained)
-            open_functions.append((told_apart, tally.nodeid))
+        if function and function.several and passed:
+            lines.append("  no further cases: another plugin makes several tests of each case")
+        elif finding.suspects and not (function and function.further) and not _certain(tally, finding, failed):
+            open_functions.append((finding.settled, tally.nodeid))
     distributed = config.pluginmanager.hasplugin("dsession")
     if open_functions and (further is None or distributed):
         limit = further.limit if further else SUGGESTED
-        nodeid = min(open_functions, key=lambda one: one[0])[1]  # the first whose suspects are in doubt
+        settled, nodeid = min(open_functions, key=lambda one: one[0])  # the first whose suspects are in doubt
         command = f"pytest {shlex.quote(as_typed(config, nodeid))} --pairwise-isolate={limit}"
         alone = "without -n; " if distributed else ""
-        lines.append(f"next: {command}  ({alone}up to {counted(limit, 'further case')}, to tell suspects apart)")
+        aim = "to confirm what is suspected" if settled else "to tell suspects apart"
+        lines.append(f"next: {command}  ({alone}up to {counted(limit, 'further case')}, {aim})")
     return lines
+
+
+def _certain(tally: Tally, finding: Finding, failed: Sequence[Row]) -> bool:
+    """Is there one suspect, and share the failing cases that hold it nothing else? No larger combination fits then."""
+    if not finding.settled or len(finding.suspects) > 1:
+        return False
+    axes, cells = finding.suspects[0].axes, finding.suspects[0].cells
+    others = [axis for axis, (_, texts) in enumerate(tally.axes) if axis not in axes and len(texts) > 1]
+    holding = [[row for row in failed if tuple([row[axis] for axis in axes]) == cell] for cell in cells]
+    return all(len({row[axis] for row in rows}) > 1 for rows in holding for axis in others)
 
 
 def as_typed(config: Any, nodeid: str) -> str:

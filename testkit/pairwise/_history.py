@@ -90,9 +90,11 @@ def read_history(path: str | Path, files: Sequence[str] | None = None) -> Histor
         if files is not None:
             found = [read(file) for file in files]
         else:
-            found = read_folder(path) if any(one.is_file() for one in path.rglob("*")) else []
+            # such as .gitkeep
+            holds = any(one.is_file() and one.name[0] != "." for one in path.rglob("*"))
+            found = read_folder(path) if holds else []
     except TimingError as error:
-        fix = "name a folder of run files, as --timing-dir writes them"
+        fix = error.fix or "name a folder of run files, as --timing-dir writes them"
         raise PairwiseError(f"no history in {path}: {error.problem}", fix=fix) from error
     whole = [run for run in found if run.complete and not run.cut]
     runs: dict[str, list[Any]] = defaultdict(list)

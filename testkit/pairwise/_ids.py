@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import Enum
+from types import ModuleType
 
 from testkit.pairwise._axes import Axis, holds_address, identity
 
@@ -64,6 +65,8 @@ def _text(value: object) -> str:
         return _string_text(str(value))
     if isinstance(value, Enum):
         return f"{kind.__qualname__}.{value.name}"
+    if kind is ModuleType:
+        return f"module:{value.__name__}"  # type: ignore[attr-defined]  # its repr says where this machine has it
     if kind in (tuple, list):
         inner = ",".join(_text(part) for part in value)  # type: ignore[attr-defined]  # a sequence
         return f"({inner})" if kind is tuple else f"[{inner}]"

@@ -98,7 +98,8 @@ def read_options(config: Any) -> Options:
 
 def _rotated(config: Any, options: Options) -> Options:
     """With the seed of this CI run in place of ``auto``; refuses what shards or a lock file would make untrue."""
-    _refuse_moving_history(config, options.history)
+    for folder in (options.history, options.costs):
+        _refuse_moving(config, folder)
     if options.seed.value != ROTATE:
         return options
     source = options.seed.source
@@ -113,17 +114,17 @@ def _rotated(config: Any, options: Options) -> Options:
     return replace(options, seed=Setting(seed, source), rotated=origin)
 
 
-def _refuse_moving_history(config: Any, history: Setting[Path | None]) -> None:
+def _refuse_moving(config: Any, folder: Setting[Path | None]) -> None:
     """A shard that starts when another has written there already would choose other cases."""
     no_path: Path | None = None
     written = resolve(config, "--timing-dir", _path(config, "folder"), no_path).value
-    if history.value is None or written is None or not resolve(config, "--timing-shard", _text, "").value:
+    if folder.value is None or written is None or not resolve(config, "--timing-shard", _text, "").value:
         return
-    paths = history.value.resolve(), written.resolve()
+    paths = folder.value.resolve(), written.resolve()
     if paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]):
         raise PairwiseError(
-            f"{history.value} is read to choose cases and written to: a shard that starts later would choose others",
-            history.source,
+            f"{folder.value} is read to choose cases and written to: a shard that starts later would choose others",
+            folder.source,
             "record into another folder, and merge it into this one afterwards",
         )
 

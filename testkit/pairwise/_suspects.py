@@ -83,6 +83,8 @@ def find_suspects(levels: Sequence[int], passed: Sequence[Row], failed: Sequence
     cover, unexplained = _cover(levels, passing, failing)
     if shared and (unexplained or shared[0].cost <= sum(suspect.cost for suspect in cover)):
         cover, unexplained = [shared[0]], 0
+    elif len(cover) == 1 and len(cover[0].cells) == 1:  # of three axes all are cheaper to name than two
+        cover = [next((one for one in shared if set(one.axes) <= set(cover[0].axes)), cover[0])]
     rivals: list[Suspect] = []
     if len(cover) == 1 and not unexplained:
         most = len(cover[0].axes)
@@ -181,10 +183,11 @@ def _union(bitsets: Iterable[int]) -> int:
 
 
 def _groups(levels: Sequence[int], rows: int) -> Iterator[Cell]:
-    """Groups of axes of up to three; fewer where that would take too long for so many rows."""
-    for size in group_sizes(len(levels), max(len(levels), 20 * GROUPS // rows)):
+    """Groups of axes of up to three; fewer where that would take too long for so many rows. Not axes of one value."""
+    several = [axis for axis, n in enumerate(levels) if n > 1]
+    for size in group_sizes(len(several), max(len(several), 20 * GROUPS // rows)):
         if size <= 3:
-            yield from combinations(range(len(levels)), size)
+            yield from combinations(several, size)
 
 
 def _clean_cells(axes: Cell, passing: Sequence[Cell], failing: Sequence[Cell]) -> dict[Cell, int]:

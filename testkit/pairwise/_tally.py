@@ -262,8 +262,11 @@ def summary_lines(tallies: Iterable[Tally], *, ran: bool, missing: bool, hint: b
     return lines
 
 
-def shortfall(tallies: Iterable[Tally], limit: float, source: str) -> str:
-    """The refusal if less than ``limit`` percent of all owed tuples ran, or none were owed; else ""."""
+def shortfall(tallies: Iterable[Tally], limit: float, source: str, lister: str = "--pairwise-report") -> str:
+    """The refusal if less than ``limit`` percent of all owed tuples ran, or none were owed; else "".
+
+    ``lister`` is the option that lists what did not run.
+    """
     shown = [tally for tally in tallies if tally.selected]
     owed, ran = sum(tally.owed for tally in shown), sum(tally.ran for tally in shown)
     if not owed:
@@ -286,4 +289,4 @@ def shortfall(tallies: Iterable[Tally], limit: float, source: str) -> str:
     if 100 * ran >= limit * owed:
         return ""
     problem = f"{percent(ran, owed)} of {counted(owed, 'owed tuple')} ran, less than {limit:g} %"
-    return str(PairwiseError(problem, source, "see --pairwise-report for what did not run and why"))
+    return str(PairwiseError(problem, source, f"see {lister} for what did not run and why"))

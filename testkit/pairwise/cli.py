@@ -73,10 +73,15 @@ def _cases(text: str) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    tallies = together(_recorded(options.paths))
+    runs, recorded = _recorded(options.paths)
+    tallies = together(recorded)
+    if len(runs) > 1:
+        print(f"{counted(len(runs), 'run')} together ({', '.join(runs)}): what ran in any of them counts")
     for line in summary_lines(tallies, ran=True, missing=options.missing, hint=False):
         print(line)
-    short = "" if options.fail_under is None else shortfall(tallies, options.fail_under, "from --fail-under")
+    short = (
+        "" if options.fail_under is None else shortfall(tallies, options.fail_under, "from --fail-under", "--missing")
+    )
     if short:
         sys.stderr.write(f"{short}\n")
     return 1 if short else 0
@@ -91,18 +96,22 @@ def _relock(options: argparse.Namespace) -> int:
     return 0
 
 
-def _recorded(paths: Iterable[str]) -> list[Tally]:
+def _recorded(paths: Iterable[str]) -> tuple[list[str], list[Tally]]:
+    """What the runs are called that thinned anything, and all their tallies."""
     from testkit.timing import read, read_folder
 
-    tallies = []
+    tallies: list[Tally] = []
+    names: dict[str, None] = {}
     for path in map(Path, paths):
         for run in read_folder(path) if path.is_dir() else [read(path)]:
             data: list[Any] = [record.data for record in run.records if record.kind == KIND]
             tallies += [Tally(**one) for one in data]
+            if data:
+                names[run.header.run] = None
     if not tallies:
         where, fix = ", ".join(paths), "record the shards with --timing-dir, and give that folder"
         raise PairwiseError("no thinned function is recorded", where, fix)
-    return tallies
+    return list(names), tallies
 
 
 def together(tallies: Iterable[Tally]) -> list[Tally]:

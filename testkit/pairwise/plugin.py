@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from testkit._announce import announce
-from testkit._settings import add_ini, add_option, read_ini, resolve
+from testkit._settings import add_ini, add_option, is_whole, read_ini, resolve
 from testkit.errors import PairwiseError
 from testkit.pairwise._request import Options, Request, marked_request, read_options, unmarked_request
 from testkit.pairwise._rules import Rules, parse_rules
@@ -219,6 +219,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
             f"in {collector.nodeid}",
             "give predicates as where=, or name the function as a test",
         )
+        collector.config.stash[THINNING].refused.append(str(error))
         raise pytest.fail.Exception(str(error), pytrace=False)
 
 
@@ -297,8 +298,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if thinning.options.off and limit.value is not None:
         text = f"pairwise: off (--no-pairwise), so the limit of {limit.value:g} % ({limit.source}) holds nothing"
         terminalreporter.write_line(text)
-    # A collection that was cut short leaves out what some rules are for.
-    cut = exitstatus == pytest.ExitCode.INTERRUPTED
+    # Files that failed or skipped themselves at import, or were not reached, leave out what some rules are for.
+    told = [report for outcome in ("error", "skipped") for report in terminalreporter.stats.get(outcome, ())]
+    cut = exitstatus == pytest.ExitCode.INTERRUPTED or any(isinstance(one, pytest.CollectReport) for one in told)
     stale = thinning.rules.unmatched() if is_whole(config) and not cut else []
     if not thinning.tallies and not thinning.shortfall and not stale:
         return
@@ -326,14 +328,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
             terminalreporter.line(line)
         for line in thinning.shortfall.splitlines():
             terminalreporter.line(line, red=True)
-
-
-def is_whole(config: pytest.Config) -> bool:
-    """Does the run collect all of the suite: no paths are given, and neither a folder nor an option leaves files out?"""
-    source = config.args_source
-    here = source is pytest.Config.ArgsSource.INVOCATION_DIR and config.invocation_params.dir != config.rootpath
-    left_out = any(getattr(config.option, name, None) for name in ("lf", "ignore", "ignore_glob"))
-    return source is not pytest.Config.ArgsSource.ARGS and not here and not left_out
 
 
 def is_shard(config: pytest.Config) -> bool:

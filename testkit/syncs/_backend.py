@@ -16,6 +16,7 @@ from typing import Any
 
 from testkit.errors import SyncsError
 from testkit.syncs import _autocast, _backward, _cells
+from testkit.syncs._operators import Facts, facts_of, python_kernel
 from testkit.syncs._pinning import is_pinned, pin
 from testkit.syncs._region import notice, watched
 from testkit.syncs._waits import waits
@@ -27,38 +28,6 @@ NAME = "simulated"
 
 # What torch's own sync debug mode does not warn of, except for a stream's synchronize.
 _UNSEEN = frozenset({"gapped", "pageable", "synchronize"})
-
-# Operators that take tensors on the CPU beside those on the device, as on CUDA.
-_MIXES = frozenset(
-    {
-        "_copy_from",
-        "_ctc_loss",
-        "_foreach_addcdiv",
-        "_foreach_addcdiv_",
-        "_foreach_addcmul",
-        "_foreach_addcmul_",
-        "_foreach_copy_",
-        "_index_put_impl_",
-        "_pack_padded_sequence",
-        "_pack_padded_sequence_backward",
-        "_unsafe_index",
-        "_unsafe_index_put",
-        "copy",
-        "copy_",
-        "ctc_loss",
-        "index",
-        "index_put",
-        "index_put_",
-    }
-)
-
-# Operators with results that stay on the host, and which of them do.
-_HOST_RESULTS = {
-    "_nested_tensor_size": 0,
-    "_nested_tensor_storage_offsets": 0,
-    "_nested_tensor_strides": 0,
-    "_pack_padded_sequence": 1,
-}
 
 kernels: dict[str, Callable[..., Any]] = {}
 """The user's own kernels, by operator ("my_ext::op"); they get and return CPU tensors."""
@@ -195,7 +164,12 @@ def on_device(tensor: Any) -> bool:
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run one aten call on the device: ``__torch_dispatch__`` of its tensors."""
-    facts, cpu = _facts(func), _cpu()
+    facts, cpu = facts_of(func), _cpu()
+    if facts.composite and not any(on_device(one) and one.is_nested for one in _flat([*args, *kwargs.values()])):
+        return func.decompose(*args, **kwargs)  # as inference mode leaves it whole: its parts are what may wait
+    own = None if func.namespace == "aten" or func._schema.name in kernels else python_kernel(func)
+    if own is not None:
+        return func._op_dk(own, *args, **kwargs)  # with the device's tensors: what waits is inside
     found = _ask(func, args, kwargs)
     _check_devices(func, facts, args, kwargs)
     plain_args, plain_kwargs = _map(inner, args), {name: _map(inner, value) for name, value in kwargs.items()}
@@ -240,29 +214,6 @@ def tell(found: list[Any]) -> None:
         notice(seen, copies=seen.kind in _UNSEEN and seen.operator != "Stream.synchronize")
 
 
-class _Facts:
-    """What is asked of an operator's schema at each call, found once."""
-
-    __slots__ = ("device", "host", "mixes", "random", "returns", "view", "written")
-
-    def __init__(self, func: Any) -> None:
-        schema = func._schema
-        name = schema.name.partition("::")[2]
-        arguments = list(enumerate(schema.arguments))
-        self.written = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
-        self.view = any(a.alias_info is not None for _, a in arguments)
-        self.random = next((i for i, a in arguments if a.name == "generator"), None)
-        self.returns = bool(schema.returns)
-        self.device = next((i for i, a in arguments if a.name == "device"), None)
-        self.host = _HOST_RESULTS.get(name)
-        self.mixes = name in _MIXES or name.startswith("_nested")
-
-
-@cache
-def _facts(func: Any) -> _Facts:
-    return _Facts(func)
-
-
 @cache
 def _cpu() -> Any:
     import torch
@@ -288,7 +239,7 @@ def _flat(value: Any) -> list[Any]:
     return [leaf for one in value for leaf in _flat(one)] if isinstance(value, (list, tuple)) else [value]
 
 
-def _check_devices(func: Any, facts: _Facts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_devices(func: Any, facts: Facts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse what CUDA refuses: a tensor on the CPU, other than a scalar, beside one on the device."""
     if facts.mixes:
         return
@@ -324,7 +275,7 @@ def _in_single_precision(func: Any, args: Any, kwargs: dict[str, Any], error: Ex
 
     small = {torch.float16, torch.bfloat16}
     narrow = {one.dtype for one in _flat([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)} & small
-    if len(narrow) != 1 or _facts(func).written:
+    if len(narrow) != 1 or facts_of(func).written:
         raise error
     dtype = narrow.pop()
 
@@ -338,7 +289,7 @@ def _in_single_precision(func: Any, args: Any, kwargs: dict[str, Any], error: Ex
     return _map(narrowed, out)
 
 
-def _wrapped(facts: _Facts, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
+def _wrapped(facts: Facts, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
     """``out`` as tensors on the device; what the call wrote into is given back itself, with its new shape."""
     if facts.host is not None:
         return (_wrap(out[0]), out[1]) if facts.host else out
@@ -363,8 +314,14 @@ def _wrap(value: Any) -> Any:
 
     if not isinstance(value, torch.Tensor) or on_device(value):
         return value
+    inference = value.is_inference()
     if value.is_conj() or value.is_neg():  # a bit that the wrapper cannot carry; C++ asks the wrapper for it
         value = value.resolve_conj().resolve_neg()
+    if value._is_zerotensor():  # of forward-mode gradients: it has no memory, which the kernels called here would read
+        value = torch.zeros(value.shape, dtype=value.dtype)
+    if inference != torch.is_inference_mode_enabled():  # a view is what it is a view of
+        with torch.inference_mode(inference):
+            return install()(value)
     return install()(value)
 
 
@@ -383,7 +340,7 @@ def _follow(tensor: Any) -> None:
             torch.Tensor.data.__set__(tensor, install()(held))  # type: ignore[attr-defined]  # a getset descriptor
 
 
-def _record(func: Any, facts: _Facts, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+def _record(func: Any, facts: Facts, args: Any, kwargs: dict[str, Any], out: Any) -> None:
     """Add the call to the captured graph: its replay runs it again and puts the values where they lie now."""
     import torch
 

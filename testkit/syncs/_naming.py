@@ -86,6 +86,8 @@ def _modes() -> tuple[Any, Any]:
                 self.now.outer, self.now.outer_args = None, ()
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
+        supports_higher_order_operators = True  # flex_attention and the like, which torch refuses to run otherwise
+
         def __init__(self, now: Now) -> None:
             super().__init__()  # type: ignore[no-untyped-call]  # torch's
             self.now = now

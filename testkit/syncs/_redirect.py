@@ -13,6 +13,7 @@ from functools import cache, wraps
 from typing import Any
 
 from testkit._loaded import loaded
+from testkit.errors import SyncsError
 from testkit.syncs import _backend, _stand_ins, _triton
 from testkit.syncs._backend import home
 from testkit.syncs._backward import whole
@@ -67,9 +68,31 @@ def _mode(torch: Any) -> Any:
                 return _as_cuda(func)(*args, **(kwargs or {}))
             if func is torch.Tensor.cuda or func is torch._C.TensorBase.cuda:
                 return _cuda(*args, **(kwargs or {}))
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                _teach(torch, func, (args, kwargs))
             return _sent(func, args, kwargs or {})
 
     return Redirect
+
+
+def _teach(torch: Any, operator: Any, given: Any) -> None:
+    """Let ``operator`` (cond, flex_attention) take the device's tensors: torch has no rule for their class.
+
+    Raises ``SyncsError`` where torch would trace its body for gradients, which ends the process on a CPU build.
+    """
+    known = torch._ops._higher_order_ops
+    tensors = torch.utils._pytree.tree_leaves(given)
+    traced = torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in tensors)
+    if traced and f"{operator.name()}_backward" not in known:
+        raise SyncsError(
+            f"the simulated device has no gradients of {operator.name()}",
+            "simulated()",
+            "call it under torch.no_grad(), or keep this test on a real device",
+        )
+    for one in known.values():  # that of a backward pass is called where no redirect acts
+        dense = one.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+        if dense is not None:
+            one.python_key_table.setdefault(_backend.install(), dense)
 
 
 def _cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -234,13 +257,16 @@ def _ctc_loss(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.load(map_location="cuda")``: read to the CPU, then moved."""
+    """``torch.load(map_location="cuda")``, also ``{"cpu": "cuda:0"}``: read to the CPU, then moved."""
 
     @wraps(plain)
     def call(source: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         import torch
 
         there = home(map_location)
+        if isinstance(map_location, dict):
+            there = home(map_location.get("cpu"))
+            map_location = {key: value for key, value in map_location.items() if home(value) is value}
         if not isinstance(there, torch.device) or there.type != _backend.NAME:
             return plain(source, map_location, *args, **kwargs)
         from torch.utils._pytree import tree_map_only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import numbers
 from typing import Any
 
 from testkit.syncs import _backend
@@ -137,7 +138,7 @@ def _format(self: Any, spec: str) -> str:
 def _set_item(self: Any, index: Any, value: Any) -> None:
     import torch
 
-    if isinstance(value, (bool, int, float, complex)):
+    if isinstance(value, (bool, int, float, complex, numbers.Integral)):  # the last: numpy's, as torch takes them
         # torch does so for CUDA alone: the number becomes a scalar on the CPU, which is then copied or filled in.
         value = torch.tensor(value, dtype=self.dtype)
     torch.Tensor.__setitem__(self, index, value)

@@ -80,7 +80,7 @@ SCALAR_OPERANDS: dict[str, tuple[str, ...]] = {
 """Arguments that CUDA's kernels read on the host where they are tensors on the device."""
 
 
-DEPENDS = frozenset({"equal", "histc", "isin", "one_hot", "repeat_interleave", "segment_reduce", "where"})
+DEPENDS = frozenset({"equal", "histc", "isin", "one_hot", "repeat_interleave", "segment_reduce", "unbind", "where"})
 """Operators that wait or not, by their arguments."""
 
 
@@ -132,6 +132,8 @@ def _depends(operator: str, name: str, given: dict[str, Any], on_device: Predica
         one, other = given["self"], given["other"]
         if one is not other and tuple(one.shape) == tuple(other.shape):
             yield Seen(operator, "read", "", None, "D2H")
+    if name == "unbind" and str(getattr(given["self"], "layout", "")) == "torch.jagged":
+        yield Seen(operator, "read", "lengths of the parts", None, "D2H")
     if name == "segment_reduce" and given.get("lengths") is not None and not given.get("unsafe"):
         yield Seen(operator, "read", "lengths checked", None, "D2H")
     if name == "where" and given.get("self") is not None:

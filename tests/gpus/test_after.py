@@ -297,6 +297,53 @@ def test_under_xdist_the_test_at_fault_fails_alone_and_another_worker_runs_the_r
     assert "crashed while running" not in result.stdout.str()
 
 
+@pytest.mark.parametrize("workers", ["-n1", "-n2"])
+@pytest.mark.parametrize("dist", ["loadgroup", "loadscope"])
+def test_where_scopes_are_handed_out_the_new_worker_does_not_wait_for_ever(
+    run: Run, pytester: pytest.Pytester, workers: str, dist: str
+) -> None:
+    each = "".join(f"class TestAfter{n}:\n    def test_it(self): pass\n" for n in range(4))
+    pytester.makepyfile(test_it=BREAKS.partition('@pytest.mark.parametrize("n"')[0] + each)
+    result = run(workers, f"--dist={dist}")
+    result.assert_outcomes(passed=5, failed=1)
+    result.stdout.fnmatch_lines(["gpus: gw* lost its device in test_it.py::test_breaks *"])
+
+
+@pytest.mark.parametrize("dist", ["load", "loadfile"])
+def test_a_run_that_ends_since_no_worker_is_replaced_fails_also_where_the_loss_was_expected(
+    run: Run, pytester: pytest.Pytester, dist: str
+) -> None:
+    pytester.makepyfile(test_it=BREAKS.replace("def test_breaks", "@pytest.mark.xfail\ndef test_breaks"))
+    result = run("-n1", f"--dist={dist}", "--max-worker-restart=0")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "gpus: gw0 lost its device in test_it.py::test_breaks (*) and ended; it is not replaced, and the run ends*",
+            "next: leave --max-worker-restart out, or raise it",
+        ]
+    )
+
+
+def test_a_lost_device_is_a_failure_of_the_test_though_an_earlier_try_of_it_failed(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    pytest.importorskip("pytest_rerunfailures")
+    pytester.makepyfile(
+        test_it=BREAKS.partition("def test_breaks")[0]
+        + """
+tries = []
+
+def test_breaks():
+    tries.append(True)
+    assert len(tries) == 2
+    machine.broken.append(True)
+"""
+    )
+    result = run("--reruns=1", plugins=("pytest_rerunfailures",))
+    result.stdout.fnmatch_lines(["gpus: this process can use no GPU any more: * (test_it.py::test_breaks)"])
+    assert result.parseoutcomes() == {"passed": 2, "rerun": 1, "errors": 1}
+
+
 def test_a_kernel_that_nobody_waited_for_fails_its_own_test(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SILENT)
     result = run("-n1")

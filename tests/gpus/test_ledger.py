@@ -277,6 +277,25 @@ def test_a_grant_that_ended_while_the_card_was_measured_explains_nothing_that_wa
     assert make(100, probe=probe).ask(memory=60 * GIB).poll() is None
 
 
+def test_a_grant_that_ended_while_the_card_was_measured_is_not_taken_for_others_from_then_on(make: Make) -> None:
+    hold = granted(make(100).ask(memory=40 * GIB))
+    used = [40 * GIB]
+
+    def probe(cards: Sequence[str]) -> list[int]:
+        figures = list(used)
+        if hold.lives():  # read before it gave its memory back, and looked at after
+            used[0] = 0
+            hold.release()
+        return figures
+
+    ledger = make(100, probe=probe)
+    first = ledger.ask(memory=30 * GIB)
+    first.poll()
+    granted(first)
+    used[0] = 30 * GIB
+    assert granted(ledger.ask(memory=70 * GIB))
+
+
 def test_a_ticket_that_others_on_the_card_hold_up_moves_its_reservation(make: Make, clock: Clock) -> None:
     used = [0, 0]
     ledger = make(100, 100, probe=lambda cards: used)
@@ -349,6 +368,20 @@ def test_an_interrupt_withdraws_the_ticket(make: Make) -> None:
     with suppress(KeyboardInterrupt):
         ledger.acquire(memory=60 * GIB, sleep=sleep)
     assert len(list(ledger.path.iterdir())) == 1
+
+
+def test_a_grant_does_not_keep_what_has_ended_of_the_many_processes_that_a_test_started(
+    make: Make, machine: Planted
+) -> None:
+    ledger = make(100)
+    grant = granted(ledger.ask(memory=60 * GIB))
+    for pid in range(1000, 1100):
+        machine.alive.add((pid, 5))
+        grant.also(pid)
+        if pid != 1000:
+            machine.alive.remove((pid, 5))
+    [record] = ledger.grants()
+    assert record.processes == ((1, 1), (1000, 5), (1099, 5))
 
 
 def test_a_grant_lasts_until_the_last_of_its_processes_has_ended(make: Make, machine: Planted) -> None:

@@ -145,6 +145,33 @@ def test_a_marker_that_cannot_be_used_fails_its_test_with_one_clear_message(
     assert "_marker.py" not in result.stdout.str()
 
 
+def test_a_test_that_is_expected_to_fail_is_refused_all_the_same(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.xfail
+        @pytest.mark.gpus(0)
+        def test_wrong(): pass
+
+        @pytest.mark.xfail
+        @pytest.mark.gpus(2)
+        def test_missing(): pass
+
+        @pytest.mark.xfail
+        @pytest.mark.gpus
+        def test_fails(): assert False
+
+        @pytest.mark.xfail
+        @pytest.mark.gpus
+        @pytest.mark.parametrize("how", [pytest.fail])
+        def test_calls(how): how("of its own")
+        """
+    )
+    assert run().parseoutcomes() == {"errors": 1, "skipped": 1, "xfailed": 2}
+    assert run("--gpus-missing=fail").parseoutcomes() == {"errors": 2, "xfailed": 2}
+
+
 def test_the_arguments_are_read_by_place_and_by_name() -> None:
     assert wanted((), {}) == Need(1, None, False)
     assert wanted((3, "2GiB", True), {}) == Need(3, 2 * 2**30, True)

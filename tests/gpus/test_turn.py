@@ -89,7 +89,8 @@ def test_a_process_that_uses_cuda_has_its_context_already(turns: Turns, monkeypa
 
 
 def test_what_wider_fixtures_hold_is_in_the_budget_already(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    freed, anew = [], []
+    freed: list[bool] = []
+    anew: list[int] = []
     cuda = SimpleNamespace(
         empty_cache=lambda: freed.append(True),
         device_count=lambda: 3,
@@ -510,6 +511,51 @@ def test_the_fixture_alone_needs_a_gpu_and_a_fixture_of_that_name_of_the_suites_
     pytester.makeconftest("import pytest\n@pytest.fixture\ndef gpu(): return 'own'\n")
     pytester.makepyfile("def test_it(gpu): assert gpu == 'own'")
     run().assert_outcomes(passed=1)
+
+
+def test_fixtures_that_are_set_up_without_tests_have_their_memory(run: Inner, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def weights(gpu):
+            assert gpu.memory == 2**30
+
+        @pytest.mark.gpus(memory="1GiB")
+        def test_it(weights): assert False
+        """
+    )
+    result = run("--setup-only")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*SETUP    F weights*"])
+
+
+def test_a_ledger_that_a_test_breaks_does_not_end_the_run(run: Inner, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os, shutil
+        import pytest
+
+        @pytest.mark.gpus(memory="1GiB")
+        def test_removes():
+            shutil.rmtree(os.environ["TESTKIT_GPUS_LEDGER"])
+            open(os.environ["TESTKIT_GPUS_LEDGER"], "w").close()
+
+        @pytest.mark.gpus(memory="1GiB")
+        def test_asks(): pass
+
+        def test_other(): pass
+        """
+    )
+    result = run()
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "gpus: the ledger */ledger cannot be used: Not a directory",
+            "gpus: what test_*.py::test_removes had comes back when its process ends: the ledger */ledger cannot*",
+        ]
+    )
 
 
 def test_the_fixture_asked_for_by_a_running_test_says_what_to_do(run: Inner, pytester: pytest.Pytester) -> None:

@@ -92,7 +92,13 @@ def test_a_file_whose_run_was_cut_off_is_refused(tmp_path: Path) -> None:
         read_durations(path)
 
 
+def test_a_group_of_xdist_is_no_part_of_the_case(tmp_path: Path) -> None:
+    write(tmp_path, "one", [Timed("a.py::test_a[1]@gpu", start=1.0, call=3.0)])
+    assert read_durations(tmp_path).of("a.py::test_a") == {"1": Measured(3.0, 0.0, 0)}
+
+
 def test_a_folder_without_a_run_gives_no_durations(tmp_path: Path) -> None:
+    (tmp_path / ".gitkeep").touch()
     assert read_durations(tmp_path).functions == {}
 
 

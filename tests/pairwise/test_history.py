@@ -99,6 +99,7 @@ def test_the_commonest_reason_is_known(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_history_without_runs(tmp_path: Path) -> None:
+    (tmp_path / ".gitkeep").touch()
     history = read_history(tmp_path)
     assert (history.runs, history.newest, history.of("test_m.py::test_it")) == (0, None, [])
 
@@ -457,3 +458,10 @@ def test_shards_that_write_where_they_read_are_refused(run: Run) -> None:
     result = run("--timing-dir=history/new", "--timing-shard=1/2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: pairwise: *history is read to choose cases and written to: *"])
+
+
+def test_shards_that_write_where_they_read_durations_are_refused(pytester: pytest.Pytester) -> None:
+    pytester.mkdir("runs")
+    result = pytester.runpytest_subprocess(*PLUGINS, "--pairwise-costs=runs", "--timing-dir=runs", "--timing-shard=1/2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: pairwise: *runs is read to choose cases and * (from --pairwise-costs)"])

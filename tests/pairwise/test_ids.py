@@ -87,6 +87,7 @@ def test_an_id_stays_when_another_value_leaves_the_axis(left_out: int) -> None:
         ({"b", "a"}, "set{a,b}"),
         (frozenset({2, 1}), "frozenset{1,2}"),
         (range(3), "range(0, 3)"),
+        (enum, "module:enum"),
     ],
 )
 def test_a_value_has_a_typed_text(value: Any, text: str) -> None:

@@ -192,6 +192,72 @@ def test_the_option_is_offered_for_a_function_whose_suspects_are_in_doubt(pytest
     )
 
 
+CERTAIN = """
+import pytest
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("a", [1, 2, 3])
+@pytest.mark.parametrize("b", [1, 2, 3])
+@pytest.mark.parametrize("c", ["only"])
+def test_f(a, b, c):
+    assert a != 2 or b == OTHER
+"""
+
+
+def test_nothing_is_offered_where_no_larger_combination_fits_the_failures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_m=CERTAIN.replace("OTHER", "0"))
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stdout.fnmatch_lines(["  3 of 3 failures have a=2; 0 of 6 passing cases do"])
+    result.stdout.no_fnmatch_line("next: *")
+
+
+def test_an_axis_of_one_value_is_no_part_of_a_suspect(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_m=CERTAIN.replace("a != 2 or b == OTHER", "(a, b) != (2, 2)"))
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stdout.fnmatch_lines(["  1 of 1 failure has b=2 and a=2; 0 of 8 passing cases do"])
+    for word in ("  just as well: *", "next: *"):
+        result.stdout.no_fnmatch_line(word)
+
+
+def test_confirming_is_offered_where_the_failing_cases_share_more_than_the_suspect(pytester: pytest.Pytester) -> None:
+    skip = "if a == 2 and b != 2: pytest.skip('planted')\n    assert a != 2"
+    pytester.makepyfile(test_m=CERTAIN.replace("assert a != 2 or b == OTHER", skip))
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stdout.fnmatch_lines(
+        [
+            "  1 of 1 failure has a=2; 0 of 6 passing cases do",
+            "next: pytest test_m.py::test_f --pairwise-isolate=12  (*, to confirm what is suspected)",
+        ]
+    )
+
+
+MULTIPLIED = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", ["x", "y"])
+    return (yield)
+"""
+
+
+def test_a_case_that_another_plugin_made_several_of_is_named_as_it_failed(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(MULTIPLIED)
+    fault = "not (backend == 'y' and a == 2 and c and d == 30)"
+    pytester.makepyfile(
+        test_m=SUITE.replace("d, e):", "d, e, backend):").replace("not (a == 2 and c and d == 30)", fault)
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN, "--pairwise-isolate=12")
+    result.assert_outcomes(passed=20, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "  smallest failing case: pytest 'test_m.py::test_f[[]y-*",
+            "  no further cases: another plugin makes several tests of each case",
+        ]
+    )
+
+
 def test_nothing_is_told_or_run_where_nothing_failed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_m=SUITE.replace("assert not", "assert True or"))
     result = pytester.runpytest_inprocess(*PLUGIN, "--pairwise-isolate=12")

@@ -400,3 +400,18 @@ def test_without_the_terminal_reporter_a_limit_cannot_be_held_and_fails(pytester
     result = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:terminal", "--pairwise-fail-under=1")
     assert result.ret == 1
     result.stderr.fnmatch_lines(["pairwise: the limit needs the terminal reporter*(from --pairwise-fail-under)"])
+
+
+def test_whoever_names_a_function_that_is_refused_is_told_last_why_it_is_not_there(pytester: pytest.Pytester) -> None:
+    """pytest says of it that it found none; the refusal stands far above."""
+    suite = "import pytest\n@pytest.mark.pairwise(where=lambda q: q > 1)\n@pytest.mark.parametrize('a', [1, 2])\n"
+    pytester.makepyfile(test_m=suite + "@pytest.mark.parametrize('b', [1, 2])\ndef test_f(a, b): pass\n")
+    result = pytester.runpytest_subprocess(*PLUGIN, "test_m.py::test_f")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [
+            "ERROR: *test_m.py::test_f",
+            "ERROR: pairwise: predicate lambda at *names 'q', which no axis has (marker of test_m.py::test_f)",
+            "next: the names are b, a",
+        ]
+    )

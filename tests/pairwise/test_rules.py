@@ -173,6 +173,36 @@ def test_a_line_that_matches_nothing_is_told_unless_paths_are_named(run: Run) ->
     run("*::test_produkt", "test_m.py").stdout.no_fnmatch_line("*matched no collected*")
 
 
+@pytest.mark.parametrize("option", ["--lf", "--ignore=test_b.py", "--ignore-glob=*_b.py"])
+def test_a_run_that_leaves_files_out_tells_of_no_rule(run: Run, pytester: pytest.Pytester, option: str) -> None:
+    pytester.makepyfile(test_b=SUITE)
+    fails = SUITE.replace("pass", "assert (a, b, c) != (1, 1, 1)", 1)
+    run("test_b.py::*", suite=fails).assert_outcomes(passed=35 + 8 + 12 + 4, failed=1)
+    result = run("test_b.py::*", option, suite=fails)
+    assert result.ret == 1
+    result.stdout.no_fnmatch_line("*matched no collected*")
+
+
+@pytest.mark.parametrize("option", ["", "-x", "--continue-on-collection-errors"])
+@pytest.mark.parametrize("line", ["pytest.importorskip('planted_name')", "import planted_name"])
+def test_a_file_that_is_not_there_today_makes_no_rule_stale(
+    run: Run, pytester: pytest.Pytester, line: str, option: str
+) -> None:
+    pytester.makepyfile(test_z=f"import pytest\n{line}")
+    result = run("test_z.py::*", *filter(None, [option]))
+    result.stdout.no_fnmatch_line("*matched no collected*")
+
+
+def test_a_run_from_a_folder_below_tells_of_no_rule(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(**{"below/test_b": SUITE})
+    monkeypatch.chdir(pytester.path / "below")
+    result = run("test_m.py::*")
+    result.assert_outcomes(passed=36 + 8)
+    result.stdout.no_fnmatch_line("*matched no collected*")
+
+
 def test_rules_hold_on_every_worker(run: Run) -> None:
     result = run("*::test_product", "-p", "xdist", "-n2")
     result.assert_outcomes(passed=12 + 8)

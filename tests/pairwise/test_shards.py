@@ -52,13 +52,27 @@ def test_shards_say_what_is_planned_here_and_the_union_is_judged_afterwards(  # 
     assert "b=0, a=0  skipped: planted" in shown
     assert main(["pairwise", "report", "runs", "--fail-under=92"]) == 0
     assert main(["pairwise", "report", "runs", "--fail-under=93"]) == 1
-    assert "pairwise: 92.3 % of 26 owed tuples ran, less than 93 %" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "pairwise: 92.3 % of 26 owed tuples ran, less than 93 %" in captured.err
+    assert "next: see --missing for" in captured.err
+    assert "together" not in captured.out
 
 
 def test_a_shard_that_is_missing_lowers_the_union(shard, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
     shard("1/3")
     assert main(["pairwise", "report", "runs", "--fail-under=90"]) == 1
     assert "less than 90 %" in capsys.readouterr().err
+
+
+def test_what_another_run_lends_is_said(  # type: ignore[no-untyped-def]
+    shard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        shard(f"{number}/2")
+    monkeypatch.setenv("TESTKIT_RUN_ID", "next")
+    shard("1/2")
+    assert main(["pairwise", "report", "runs", "--fail-under=90"]) == 0
+    assert "2 runs together (r, next): what ran in any of them counts" in capsys.readouterr().out
 
 
 def test_shards_that_were_thinned_otherwise_are_refused(shard, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]

@@ -46,6 +46,11 @@ def test_a_single_value_comes_before_any_pair() -> None:
     assert finding.settled
 
 
+def test_a_pair_comes_before_all_of_three_axes() -> None:
+    finding = find_suspects([2, 2, 2], [(1, 0, 0), (0, 1, 0), (0, 0, 1)], [(1, 1, 1)])
+    assert [one.axes for one in (*finding.suspects, *finding.rivals)] == [(0, 1), (0, 2), (1, 2)]
+
+
 def test_values_of_one_axis_that_fail_alike_are_told_together() -> None:
     finding = found(lambda row: row[0] != 2 and row[1] == 1)
     assert told(finding)[1:] == [

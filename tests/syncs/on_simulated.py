@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -533,6 +534,117 @@ def other_threads_reach_the_device(device: Any) -> None:
     thread.join(60)
     assert made[0].tolist() == [3, 3]
     assert made[1]
+
+
+@check
+def inference_mode_hides_no_wait(device: Any) -> None:
+    x, c = torch.randn(4, 4, device=device), torch.randn(4, 4)
+    eye = torch.eye(4, device=device)
+    bodies: list[tuple[Callable[[], Any], list[str]]] = [
+        (x.cpu, ["download"]),
+        (x.tolist, ["download"]),
+        (lambda: x.half().to("cpu"), ["download"]),
+        (lambda: x[1].argmax().item(), ["read"]),
+        (lambda: bool((x > 9).any()), ["read"]),
+        (lambda: torch.where(x > 0), ["shape"]),
+        (lambda: torch.linalg.inv(x + 9 * eye), ["read"]),
+        (lambda: c.to(device), ["upload"]),
+        (lambda: x.to(torch.float16), []),
+        (lambda: x[1:, None].reshape(-1) + 1, []),
+    ]
+    for body, answer in bodies:
+        with torch.inference_mode():
+            assert kinds(body) == answer
+    with torch.inference_mode():
+        made = x + 1
+    assert made.is_inference()
+    assert kinds(made.cpu) == ["download"]  # it stays one after the mode
+
+
+@check
+def a_view_in_inference_mode_is_what_it_is_a_view_of(device: Any) -> None:
+    x, numbers = torch.zeros(4, 4, device=device), torch.zeros(2, dtype=torch.complex64, device=device)
+    with torch.inference_mode():
+        row, conjugate, made = x[0], numbers.conj(), torch.zeros(2, device=device)[:1]
+        row += 1
+    assert [one.is_inference() for one in (row, conjugate, made)] == [False, False, True]
+    x[0] += 1  # torch refuses that for inference tensors
+    assert x[0].tolist() == [2] * 4
+
+
+@check
+def operators_that_take_functions_run_and_their_waits_are_seen(device: Any) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x, q = torch.ones(3, device=device), torch.randn(1, 1, 4, 16, device=device)
+    with census() as found:
+        assert torch.cond(x.sum() > 2, lambda one: one + 1, lambda one: one - 1, (x,)).tolist() == [2] * 3
+    assert {site.kind for site in found.sites} == {"read", "download"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not compiled
+        with census():
+            there = flex_attention(q, q, q)
+    torch.testing.assert_close(there, functional.scaled_dot_product_attention(q, q, q))
+    x.requires_grad_()
+    refused(SyncsError, "no gradients of cond", lambda: torch.cond(x.sum() > 2, torch.sin, torch.cos, (x,)))
+
+
+@check
+def kernels_in_python_run_on_the_device_and_their_waits_are_seen(device: Any) -> None:
+    @torch.library.custom_op("testkit_syncs::by_sum", mutates_args=())
+    def by_sum(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+
+    @torch.library.custom_op("testkit_syncs::fill", mutates_args=["x"])
+    def fill(x: torch.Tensor) -> None:
+        x.fill_(x.max().item())
+
+    library = torch.library.Library("testkit_syncs", "FRAGMENT")
+    library.define("cuda_only(Tensor x) -> Tensor")
+    library.impl("cuda_only", lambda x: x[x > 1], "CUDA")
+    x = torch.tensor([1.0, 2.0], device=device)
+    for body, kind, expected in (
+        (lambda: by_sum(x), "read", [3.0, 6.0]),
+        (lambda: torch.ops.testkit_syncs.cuda_only(x), "shape", [2.0]),
+        (lambda: [fill(x), x][1], "read", [2.0, 2.0]),
+    ):
+        with seen() as found:
+            made = body()
+        assert [one.seen.kind for one in found] == [kind]
+        assert made.device == device
+        assert made.tolist() == expected
+
+
+@check
+def gradients_of_gradients_forward_over_reverse(device: Any) -> None:
+    x = torch.tensor([1.0, 2.0], device=device)
+    assert torch.func.hessian(lambda one: one.pow(3).sum())(x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+
+
+@check
+def a_number_of_numpys_is_stored_as_one_of_pythons(device: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    x = torch.zeros(3, device=device)
+    assert kinds(lambda: x.__setitem__(1, numpy.int64(2))) == ["upload"]
+    assert kinds(lambda: x.__setitem__(slice(1), numpy.int64(2))) == []
+    assert x.tolist() == [2, 2, 0]
+    refused(TypeError, "can't assign a numpy.float32", lambda: x.__setitem__(1, numpy.float32(2)))
+
+
+@check
+def jagged_tensors_are_taken_apart_by_lengths_that_are_read(device: Any) -> None:
+    values, offsets = torch.zeros(3, device=device), torch.arange(2, device=device) * 3
+    jagged = torch.nested.nested_tensor_from_jagged(values, offsets)
+    assert kinds(jagged.unbind) == ["read"]
+
+
+@check
+def a_file_is_loaded_by_a_table_of_places(device: Any) -> None:
+    stream = io.BytesIO()
+    torch.save(torch.ones(2), stream)
+    for place, expected in (({"cpu": "cuda:0"}, "cuda"), ({"cuda:0": "cpu"}, "cpu"), ({"cuda:1": "cuda:0"}, "cpu")):
+        stream.seek(0)
+        assert torch.load(stream, map_location=place).device.type == expected
 
 
 def after_leaving() -> None:

@@ -264,6 +264,15 @@ def test_compiled_functions_run_compiled_under_a_census() -> None:
     torch._dynamo.reset()
 
 
+def test_an_operator_that_takes_functions_runs_under_a_census() -> None:
+    torch = pytest.importorskip("torch")
+    from torch._higher_order_ops.map import map_impl
+
+    x = torch.ones(2, 2)
+    with census():
+        assert map_impl(lambda one: [one + 1], [x], [])[0].tolist() == [[2.0, 2.0]] * 2
+
+
 def test_warnings_of_torch_keep_their_line_under_a_census() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(4)
