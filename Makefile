@@ -15,7 +15,7 @@ demo: $(READY)
 	@{ cd examples/skinny_gemm && ../../$(RUN) pytest --timing-dir=../../reports/timings; echo $$? > ../../reports/.exit; } 2>&1 | tee reports/skinny_gemm.txt
 	@$(RUN) testkit timing report reports/timings --html reports/skinny_gemm.html
 	@# A decode loop on a device that is only simulated: where the host waits, and the loop without a wait.
-	@cd examples/step_loop && for loop in before after; do ../../$(VENV)/bin/python census.py --runner $$loop || exit 1; done
+	@cd examples/step_loop && for loop in before after; do echo; echo "step_loop, $$loop.py:"; ../../$(VENV)/bin/python census.py --runner $$loop || exit 1; done
 	@exit $$(cat reports/.exit)
 
 test: $(READY)

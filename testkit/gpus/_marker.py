@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # most tests have no turn
 
 ARGUMENTS = ("count", "memory", "exclusive")
 WHERE = "from marker gpus"
+LEAST = 2**10
+"""Bytes. Whoever asks for less has left out the unit."""
 
 beyond: tuple[list[str], str] = ([], "")
 """In a pinned worker: the caller's devices outside of its part, and what the caller said. Ranks may have them."""
@@ -107,7 +109,8 @@ def wanted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
         raise GpusError(f"there is no argument {strange.pop()!r}", WHERE, f"give {', '.join(ARGUMENTS)}")
     count, memory, exclusive = given.get("count", 1), given.get("memory"), given.get("exclusive", False)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise GpusError(f"count is {count!r}, not a whole number from 1 up", WHERE, "give 1 or more")
+        fix = f"write memory={count!r}" if isinstance(count, str) and not count.isdecimal() else "give 1 or more"
+        raise GpusError(f"count is {count!r}, not a whole number from 1 up", WHERE, fix)
     if not isinstance(exclusive, bool):
         raise GpusError(f"exclusive is {exclusive!r}", WHERE, "give True or False")
     return Need(count, None if memory is None else size(memory, WHERE), exclusive)
@@ -116,6 +119,6 @@ def wanted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Need:
 def size(raw: Any, source: str) -> int:
     """Bytes that a test needs, from ``2GiB`` or a number; raises ``GpusError`` for others, and for none."""
     memory = _settings.size(GpusError)(raw, source)
-    if memory == 0:
-        raise GpusError(f"a test cannot need {raw!r}", source, "give what a test needs, such as 2GiB")
+    if memory < LEAST:
+        raise GpusError(f"a test cannot need {raw!r} ({memory} bytes)", source, "give what a test needs, such as 2GiB")
     return memory

@@ -16,20 +16,42 @@ def told_before(crashitem: str, report: Any, attribute: str) -> str:
     where no other worker takes its place xdist ends the run without its other tests, and that must not pass.
     """
     node = report.node
-    plugins = node.config.pluginmanager
-    reporter, session = plugins.get_plugin("terminalreporter"), plugins.get_plugin("dsession")
+    last = _loss(node, attribute)
+    if last is None:
+        return ""
+    session = node.config.pluginmanager.get_plugin("dsession")
+    what = f"gpus: {node.gateway.id} lost its device in {last.nodeid} ({vars(last)[attribute]}) and ended"
+    if _is_last(session):
+        what += "; it is not replaced, and the run ends here"
+        report.longrepr = f"{what}\nnext: leave --max-worker-restart out, or raise it"
+        return what
+    report.when, report.outcome, report.longrepr = "teardown", "passed", None
+    _keep_going(getattr(session, "sched", None))
+    return f"{what}; its other tests run elsewhere"
+
+
+def outlive(node: Any, attribute: str) -> None:
+    """Let the run go on where xdist sends something to ``node`` after it has lost its device and ended.
+
+    xdist hears of the end a moment later, and hands out the node's tests again. Of any other worker the error stands.
+    """
+    send = node.sendcommand
+
+    def sendcommand(name: str, **arguments: Any) -> None:
+        try:
+            send(name, **arguments)
+        except OSError:
+            if _loss(node, attribute) is None:
+                raise
+
+    node.sendcommand = sendcommand
+
+
+def _loss(node: Any, attribute: str) -> Any:
+    """The report with ``attribute`` that came from ``node``, or None."""
+    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
     said = [one for reports in reporter.stats.values() for one in reports] if reporter is not None else []
-    for last in said:
-        if attribute in vars(last) and vars(last).get("node") is node:
-            what = f"gpus: {node.gateway.id} lost its device in {last.nodeid} ({vars(last)[attribute]}) and ended"
-            if _is_last(session):
-                what += "; it is not replaced, and the run ends here"
-                report.longrepr = f"{what}\nnext: leave --max-worker-restart out, or raise it"
-                return what
-            report.when, report.outcome, report.longrepr = "teardown", "passed", None
-            _keep_going(getattr(session, "sched", None))
-            return f"{what}; its other tests run elsewhere"
-    return ""
+    return next((one for one in said if attribute in vars(one) and vars(one).get("node") is node), None)
 
 
 def _is_last(session: Any) -> bool:

@@ -218,7 +218,10 @@ def _has_fixture(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
+    from testkit.gpus._replaced import outlive
+
     node.workerinput[DIST] = node.config.option.dist  # in the worker it is always "no"
+    outlive(node, LOST)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from testkit.gpus import _after
+from testkit.gpus import _after, _replaced
 from testkit.gpus._after import blame, lost, ran_out
 from testkit.gpus._budget import Budgets
 from testkit.gpus._grant import Record
@@ -399,3 +400,17 @@ def test_memory_that_ran_out_has_its_section(run: Run, pytester: pytest.Pytester
         "gpus: out of memory: others on the card, with 8.0 GiB in use that nobody was granted",
         "  GPU 0: 9.0 GiB of 10.0 GiB in use now, 1.0 GiB by this test",
     ]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_is_sent_to_a_worker_that_has_left_ends_the_run_only_if_its_device_is_not_why(lost: bool) -> None:
+    def closed(name: str, **arguments: object) -> None:
+        raise OSError("cannot send (already closed?)")
+
+    node = SimpleNamespace(sendcommand=closed)
+    report = SimpleNamespace(node=node, **({"testkit_lost": "sticky"} if lost else {}))
+    reporter = SimpleNamespace(stats={"failed": [report]})
+    node.config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: reporter))
+    _replaced.outlive(node, "testkit_lost")
+    with nullcontext() if lost else pytest.raises(OSError, match="already closed"):
+        node.sendcommand("runtests", indices=[1])

@@ -221,7 +221,7 @@ def test_loaded_too_late_for_a_torch_that_has_started_cuda_it_refuses(
         ("--gpus-use=auto,2", "'auto,2' is no list of GPUs", "give auto, or entries*"),
         ("--gpus-missing=wait", "'wait' is not known", "give one of skip, fail"),
         ("--gpus-default-memory=2 cups", "'2 cups' has the unknown unit 'cups'", "use B, *"),
-        ("--gpus-default-memory=0GiB", "a test cannot need '0GiB'", "give what a test needs, such as 2GiB"),
+        ("--gpus-default-memory=0GiB", "a test cannot need '0GiB' (0 bytes)", "give what a test needs, such as 2GiB"),
     ],
 )
 def test_a_bad_value_is_refused_in_two_lines(
