@@ -35,6 +35,10 @@ Shards = Callable[..., list[pytest.RunResult]]
 Record = Callable[..., pytest.RunResult]
 
 
+LIMIT = 300
+"""Seconds, after which a distributed run hangs: xdist's schedulers of files and scopes can, after a crash."""
+
+
 @pytest.fixture
 def shard(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Record:
     """``shard("2/3", "-n2")``: one shard of the suite in the current folder, recorded as part of run ``r`` in runs/."""
@@ -44,9 +48,10 @@ def shard(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Record:
         plugins = plugins or (XDIST if any(str(word).startswith("-n") for word in words) else PLUGINS)
         loading = [word for plugin in plugins for word in ("-p", plugin)]
         given = [f"--timing-shard={number}", "--timing-dir=runs", *map(str, words)]
-        in_process = "xdist.plugin" not in plugins
-        start = pytester.runpytest_inprocess if in_process else pytester.runpytest_subprocess
-        return start(*loading, "-p", "no:cacheprovider", *given)
+        words = [*loading, "-p", "no:cacheprovider", *given]
+        if "xdist.plugin" not in plugins:
+            return pytester.runpytest_inprocess(*words)
+        return pytester.runpytest_subprocess(*words, timeout=LIMIT)
 
     return run
 
