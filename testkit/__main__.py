@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 
 import testkit
+from testkit._command import REFUSED
 from testkit.errors import KitError
-
-REFUSED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:

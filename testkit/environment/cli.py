@@ -5,11 +5,10 @@ Exit code 0: done, and nothing that matters differs. 1: something does. 2: bad i
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from testkit._command import Parser
 from testkit.environment._diff import as_json, as_markdown, cell, differences, value_text
 from testkit.environment._snapshot import Facts, from_json, snapshot, to_json
 from testkit.errors import MachineError
@@ -33,9 +32,8 @@ def main(argv: Sequence[str]) -> int:
     return DIFFERENT if any(one.matters for one in found) else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise MachineError(message, "command line", f"see {self.prog} --help")
+class _Parser(Parser):
+    refusal = MachineError
 
 
 def _parser() -> _Parser:

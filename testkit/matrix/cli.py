@@ -7,13 +7,12 @@ The jobs go to standard output, everything else to standard error. Exit code 0: 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from testkit._command import REFUSED, Parser, discard_output
 from testkit._text import counted
 from testkit.errors import KitWarning, MatrixError
 from testkit.matrix._check import check
@@ -23,7 +22,6 @@ from testkit.matrix._formats import FORMATS, written
 from testkit.matrix._thin import Thinned, thin, tuple_noun
 
 MISSING = 1
-REFUSED = 2
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,8 +37,8 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.flush()
         except RecursionError:
             raise MatrixError("lists are nested too deep, or hold themselves", str(given.file), "flatten it") from None
-        except BrokenPipeError:  # the reader, such as head, has seen enough; the interpreter must not flush again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            discard_output()
             code = REFUSED
         finally:
             for text in dict.fromkeys(str(warning.message) for warning in caught):
@@ -48,9 +46,8 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise MatrixError(message, "command line", f"see {self.prog} --help")
+class _Parser(Parser):
+    refusal = MatrixError
 
 
 def _parser() -> _Parser:

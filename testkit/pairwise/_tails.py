@@ -40,15 +40,6 @@ class Tail:
     calls: Mapping[str, tuple[str, ...]]
     inside: str
 
-    @property
-    def cleans(self) -> bool:
-        """Does it free memory or process groups?"""
-        return any(self.calls.values())
-
-    def cleaners(self) -> list[str]:
-        """The calls that do."""
-        return [name for name, found in self.calls.items() if found]
-
 
 def tail_of(function: Callable[..., Any]) -> Tail | None:
     """The tail of a generator function; None if nothing follows its yield, or its source cannot be read."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testkit._text import counted
-from testkit.errors import KitError, PairwiseError
+from testkit.errors import PairwiseError
 from testkit.pairwise._adopt import report, survey
 from testkit.pairwise._lockfile import forget
 from testkit.pairwise._tally import Tally, shortfall, summary_lines
@@ -20,18 +20,13 @@ KIND = "pairwise"
 
 
 def main(argv: Sequence[str]) -> int:
-    """0; 1 if less than ``--fail-under`` ran; 2 for bad input, nothing found included."""
+    """0; 1 if less than ``--fail-under`` ran. Raises PairwiseError for bad input, nothing found included."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold what the terminal's encoding does not
         sys.stdout.reconfigure(errors="backslashreplace")
     at = list(argv).index("--") if list(argv[:1]) == ["adopt"] and "--" in argv else len(argv)
     options = _parser().parse_args(argv[:at])
     options.for_pytest = list(argv[at + 1 :])
-    try:
-        verb = {"adopt": _adopt, "relock": _relock, "report": _report}[options.verb]
-        return verb(options)
-    except KitError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    return {"adopt": _adopt, "relock": _relock, "report": _report}[options.verb](options)
 
 
 def _parser() -> argparse.ArgumentParser:

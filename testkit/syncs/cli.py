@@ -5,11 +5,10 @@ Exit code 0: no. 1: yes. 2: bad input, said in two lines.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from testkit._command import Parser
 from testkit._text import counted
 from testkit.errors import SyncsError
 from testkit.syncs._report import MADE_BY, Difference, Taken, differences, read
@@ -30,9 +29,8 @@ def main(argv: Sequence[str]) -> int:
     return WORSE if worse else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SyncsError(message, "command line", f"see {self.prog} --help")
+class _Parser(Parser):
+    refusal = SyncsError
 
 
 def _parser() -> _Parser:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import re
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from testkit._command import REFUSED, Parser, discard_output
 from testkit._text import counted, table
 from testkit.errors import KitWarning, TimingError
 from testkit.timing._budget import parse_seconds
@@ -34,7 +33,6 @@ from testkit.timing._verify import verify
 from testkit.timing._write import write
 
 FOUND = 1
-REFUSED = 2
 ROWS = 10
 PATHS = "run files, or folders with them in and below"
 
@@ -55,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
         try:
             code: int = given.run(given)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader, such as head, has seen enough; the interpreter must not flush again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            discard_output()
             code = REFUSED
         except OSError as error:  # a full disk behind it; errors of named files say which
             if error.filename is None:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                discard_output()
             what = "write the output" if error.filename is None else f"use {error.filename}"
             raise TimingError(f"cannot {what}: {error.strerror or error}", "command line") from error
     for text in dict.fromkeys(str(warning.message) for warning in caught):
@@ -68,9 +66,8 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise TimingError(message, "command line", f"see {self.prog} --help")
+class _Parser(Parser):
+    refusal = TimingError
 
 
 def _parser() -> _Parser:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testkit.__main__ import main
 from testkit.pairwise._adopt import ini_lines, report
 from testkit.pairwise._survey import Fixture, Function, Survey
-from testkit.pairwise.cli import main
 
 Adopt = Callable[..., str]
 
@@ -60,7 +60,7 @@ def adopt(pytester: pytest.Pytester, capfd: pytest.CaptureFixture[str]) -> Adopt
 
     def adopt(*arguments: str, code: int = 0) -> str:
         capfd.readouterr()
-        assert main(["adopt", *arguments]) == code
+        assert main(["pairwise", "adopt", *arguments]) == code
         said = capfd.readouterr()
         return said.out if code == 0 else said.err
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_inspected_is_refused(
 
 def test_a_bad_limit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["adopt", ".", "--over=none"])
+        main(["pairwise", "adopt", ".", "--over=none"])
     assert "'none' is not a whole number from 1 up" in capsys.readouterr().err
 
 
