@@ -367,10 +367,11 @@ def test_a_marked_test_that_a_workers_part_is_too_small_for_says_what_it_is_a_pa
     run: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_many=MARKED)
-    result = run("-n4", "--gpus-use=auto", "-rs")
-    result.assert_outcomes(skipped=1)
-    reason = "needs 2 GPUs, found 1 (CUDA_VISIBLE_DEVICES=0), this worker's part of 4 GPUs (--gpus-use=auto)"
-    result.stdout.fnmatch_lines([f"SKIPPED [[]1] test_many.py:2: {reason}"])
+    result = run("-n4", "--dist=each", "--gpus-use=auto", "-rs")  # any of the workers may get a single test
+    result.assert_outcomes(skipped=4)
+    for card in range(4):
+        reason = f"needs 2 GPUs, found 1 (CUDA_VISIBLE_DEVICES={card}), this worker's part of 4 GPUs (--gpus-use=auto)"
+        result.stdout.fnmatch_lines([f"SKIPPED [[]1] test_many.py:2: {reason}"])
     run("-n2", "--gpus-use=auto", "-rs").assert_outcomes(passed=1)
 
 
